@@ -1,0 +1,414 @@
+"""One typed tree of settings, read from YAML and `key=value`, saved resolved in the run folder.
+
+Every default is written once, with its meaning under it. Branches are plain
+frozen dataclasses; a part of the program receives its branch, never the tree.
+Unknown keys are errors, with the nearest known one named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from mrsearch.core.credit import RULES
+from mrsearch.core.plan import Plan
+from mrsearch.core.ports import Sampling
+from mrsearch.core.protocol import Prompts
+from mrsearch.core.rewards import REWARDS
+from mrsearch.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The policy."""
+
+    path: str = ""
+    """Folder or hub name of a Hugging Face causal language model; empty only with a mini world."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the forward pass. Weights and optimiser state are float32 in both."""
+    lora_rank: int = 0
+    """Rank of LoRA adapters; 0 trains all weights."""
+    lora_alpha: int = 32
+    """Scale of LoRA adapters."""
+    observations: Literal["assistant", "user", "tool"] = "assistant"
+    """Where passages stand in a chat: inside the assistant's turn (Search-R1), or in messages of their own."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What computes, and how much at once."""
+
+    kind: Literal["embedded"] = "embedded"
+    """The engine: this machine."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `mps`; `auto` takes what is there."""
+    threads: int = 0
+    """Threads of torch on the CPU; 0 chooses by the size of the model and the cores."""
+    rows: int = 256
+    """Most windows generated together."""
+    overlap: bool = True
+    """Search for one half of the rows while the other half generates."""
+    micro_batch_tokens: int = 16384
+    """Most tokens of one forward and backward pass, padding included."""
+    logit_chunk: int = 0
+    """Trained tokens whose logits are held at once; 0 chooses by the size of the vocabulary."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Question sets and demonstrations, as files."""
+
+    train: str = ""
+    """Questions to train on (JSON lines, .gz, .parquet)."""
+    validation: str = ""
+    """Questions that choose the best checkpoint."""
+    demonstrations: str = ""
+    """Finished meta-episodes to imitate, for `train.kind=supervised`."""
+
+
+@dataclass(frozen=True)
+class RetrievalConfig:
+    """Where passages come from."""
+
+    corpus: str = ""
+    """JSON lines of passages, indexed in memory by BM25 at the start."""
+    k1: float = 1.2
+    """BM25's saturation of term counts."""
+    b: float = 0.75
+    """BM25's normalisation by length."""
+    title_weight: int = 0
+    """How many more times the title counts."""
+    stopwords: str = "en"
+    """Language whose stop words are left out; empty keeps all words."""
+    cache: int = 65536
+    """Queries whose passages are kept in memory; 0 keeps none."""
+
+
+@dataclass(frozen=True)
+class CreditConfig:
+    """Rewards to advantages."""
+
+    rule: str = "mr_search"
+    """Name of a rule in `core/credit.py`."""
+    gamma: float = 1.0
+    """Discount over episodes; 0 credits an episode with its own reward alone."""
+    ragged: Literal["zero", "present"] = "zero"
+    """Missing episodes count as reward 0, or leave the baseline (as the published code has it)."""
+    cost: float = 0.0
+    """Taken from the reward of every played episode after the first."""
+    no_signal: Literal["keep", "drop", "refill"] = "keep"
+    """Groups without signal: their tokens count in the mean, or not, or further questions take their place."""
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The objective of one optimiser step."""
+
+    clip_low: float = 0.2
+    """The ratio is clipped below at 1 - clip_low."""
+    clip_high: float = 0.2
+    """The ratio is clipped above at 1 + clip_high."""
+    dual_clip: float = 3.0
+    """For a negative advantage A the loss of a token is at most dual_clip * |A|; 0 turns it off."""
+    kl: float = 0.0
+    """Weight of the k3 estimate of the divergence from the reference model; at 0 none is loaded."""
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its schedule. Defaults are the paper's."""
+
+    lr: float = 1e-6
+    """Learning rate after the warm-up."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the two moments."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm."""
+    warmup: int = 0
+    """Updates over which the rate rises linearly from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate falls after `decay_from` of all updates, to 0 at the end."""
+    decay_from: float = 0.0
+    """Share of all updates after which the fall begins."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The loop."""
+
+    kind: Literal["rl", "supervised"] = "rl"
+    """`rl`: roll out, credit, step. `supervised`: imitate demonstrations with the same mask."""
+    steps: int = 300
+    """Steps of the loop."""
+    questions: int = 512
+    """Questions of a step; for `supervised`, demonstrations of a step."""
+    group_size: int = 5
+    """G, the meta-episodes of one question in a step."""
+    updates: int = 2
+    """Optimiser steps on one rollout, each on its share of the groups."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation during training, greedy, on `data.validation`."""
+
+    every: int = 20
+    """Steps between evaluations; 0 evaluates never."""
+    limit: int = 0
+    """Questions of an evaluation, a seeded sample; 0 takes all."""
+    episodes: int = 0
+    """Episodes of an evaluation; 0 plays as many as in training."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept of a run."""
+
+    every: int = 20
+    """Steps between checkpoints; the last step always has one."""
+    keep: int = 2
+    """The last so many are kept, and the best by validation."""
+    trajectories: bool = True
+    """Write every meta-episode of training into the run folder."""
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """How the mini model learns to read and to speak the protocol before RL."""
+
+    reading_steps: int = 220
+    """Steps on single passages: which value follows which relation."""
+    reading_lr: float = 6e-3
+    """Learning rate of these steps."""
+    steps: int = 300
+    """Steps on demonstrations."""
+    lr: float = 3e-3
+    """Learning rate of these steps."""
+    batch: int = 32
+    """Rows of a step, in both stages."""
+    expert: float = 0.15
+    """Share of demonstrations that take every decision right."""
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """The mini world: built, not downloaded. `entities` 0 means there is none."""
+
+    entities: int = 0
+    """Entities, each with one passage."""
+    seed: int = 0
+    """Which facts hold."""
+    hops: tuple[int, ...] = (1, 2, 3, 4)
+    """Lengths of the chains that questions ask for, in equal shares."""
+    train_questions: int = 1440
+    """Questions for training, from the training half of the world."""
+    validation_questions: int = 240
+    """Held-out questions: their chains share no fact with training."""
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    """How the model learns the protocol."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run. Defaults are the paper's where it states them."""
+
+    seed: int = 0
+    """Seed of everything that is drawn."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    world: WorldConfig = field(default_factory=WorldConfig)
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+    plan: Plan = field(default_factory=Plan)
+    prompts: Prompts = field(default_factory=Prompts)
+    sampling: Sampling = field(default_factory=Sampling)
+    reward: str = "em"
+    """Name of a reward in `core/rewards.py`."""
+    credit: CreditConfig = field(default_factory=CreditConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tree as plain data, ready for YAML."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+_ADAPTER = TypeAdapter(Config)
+_SHORT = {"engine": "engine.kind"}
+"""`engine=embedded` is short for `engine.kind=embedded`."""
+
+
+def load_config(
+    path: str | Path | None = None, overrides: Sequence[str] = (), *, base: Mapping[str, Any] | None = None
+) -> Config:
+    """Settings from a YAML file, then `key.sub=value` overrides (values in YAML), over the defaults.
+
+    `base` is a tree of plain data that stands in place of the file.
+    """
+    tree: dict[str, Any] = _merge({}, base or {})
+    if path is not None:
+        tree = _read_yaml(Path(path))
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{override!r} is no setting; write key=value, for example train.steps=100")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of {key} cannot be read: {text!r}") from error
+        _set(tree, _SHORT.get(key, key).split("."), value)
+    return from_dict(tree)
+
+
+def from_dict(tree: Mapping[str, Any]) -> Config:
+    """Settings from plain data."""
+    _refuse_unknown(tree, Config, ())
+    try:
+        return _ADAPTER.validate_python(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"].removeprefix("Value error, ")
+        given = f" (given: {first['input']!r})" if where else ""
+        raise ConfigError(f"{where}: {reason}{given}" if where else reason) from error
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no settings file {path}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} holds {type(tree).__name__}; settings are a mapping of names to values")
+    return tree
+
+
+def _set(tree: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    for key in keys[:-1]:
+        below = tree.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"{'.'.join(keys)} goes below {key}, which is a single value")
+        tree = below
+    tree[keys[-1]] = value
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            below = tree.get(key)
+            tree[key] = _merge(below if isinstance(below, dict) else {}, value)
+        else:
+            tree[key] = value
+    return tree
+
+
+def _refuse_unknown(tree: Any, section: type, path: tuple[str, ...]) -> None:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{'.'.join(path) or 'the config'} is a group of settings, not {tree!r}")
+    types = typing.get_type_hints(section)
+    known = {setting.name: types[setting.name] for setting in fields(section)}
+    for key, value in tree.items():
+        if key not in known:
+            name = ".".join((*path, str(key)))
+            near = difflib.get_close_matches(str(key), known, n=1)
+            elsewhere = difflib.get_close_matches(name, _all_names(Config, ()), n=1)
+            hint = ".".join((*path, near[0])) if near else (elsewhere[0] if elsewhere else "")
+            raise ConfigError(f"unknown setting {name!r}" + (f"; did you mean {hint!r}?" if hint else ""))
+        if is_dataclass(known[key]):
+            _refuse_unknown(value, known[key], (*path, str(key)))
+
+
+def _all_names(section: Any, path: tuple[str, ...]) -> list[str]:
+    types = typing.get_type_hints(section)
+    names = []
+    for setting in fields(section):
+        below = types[setting.name]
+        here = (*path, setting.name)
+        names += _all_names(below, here) if is_dataclass(below) else [".".join(here)]
+    return names
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _check(config: Config) -> None:
+    """What one setting alone cannot say: two that do not fit together, names that nobody has."""
+    for name, value, known in (("reward", config.reward, REWARDS), ("credit.rule", config.credit.rule, RULES)):
+        if value not in known:
+            raise ConfigError(f"{name} is {value!r}; known are {', '.join(sorted(known))}")
+    least = {
+        "train.steps": (config.train.steps, 1),
+        "train.questions": (config.train.questions, 1),
+        "train.updates": (config.train.updates, 1),
+        "engine.rows": (config.engine.rows, 1),
+        "engine.micro_batch_tokens": (config.engine.micro_batch_tokens, 1),
+        "checkpoint.every": (config.checkpoint.every, 1),
+        "checkpoint.keep": (config.checkpoint.keep, 1),
+        "eval.every": (config.eval.every, 0),
+        "eval.limit": (config.eval.limit, 0),
+        "eval.episodes": (config.eval.episodes, 0),
+        "model.lora_rank": (config.model.lora_rank, 0),
+        "sampling.temperature": (config.sampling.temperature, 0),
+        "sampling.top_k": (config.sampling.top_k, 0),
+    }
+    for name, (given, lowest) in least.items():
+        if given < lowest:
+            raise ConfigError(f"{name} is {given}; it must be at least {lowest}")
+    if not 0 < config.sampling.top_p <= 1:
+        raise ConfigError(f"sampling.top_p is {config.sampling.top_p}; it must lie above 0 and be at most 1")
+    if not 0 <= config.credit.gamma <= 1:
+        raise ConfigError(f"credit.gamma is {config.credit.gamma}; it must lie between 0 and 1")
+    if config.plan.turn_tokens + config.plan.observation_tokens >= config.plan.window_tokens:
+        raise ConfigError(
+            f"plan.window_tokens is {config.plan.window_tokens}, no room for one turn ({config.plan.turn_tokens}) "
+            f"and one observation ({config.plan.observation_tokens})"
+        )
+    if config.train.kind == "rl":
+        _check_rl(config)
+
+
+def _check_rl(config: Config) -> None:
+    if config.train.group_size < 2:
+        raise ConfigError(
+            f"train.group_size is {config.train.group_size}; a group of one has no baseline, take at least 2"
+        )
+    if config.train.updates > config.train.questions:
+        raise ConfigError(
+            f"train.updates is {config.train.updates}, more than the {config.train.questions} questions of a step"
+        )
+    if config.sampling.temperature == 0:
+        raise ConfigError("sampling.temperature is 0: all meta-episodes of a group would be equal; train at 1")
+    if config.sampling.top_p < 1 or config.sampling.top_k > 0:
+        raise ConfigError(
+            "sampling.top_p and sampling.top_k must be off in training: the ratio would compare probabilities of "
+            "different distributions; set sampling.top_p=1 sampling.top_k=0"
+        )
+    if config.plan.stop_when_stable:
+        raise ConfigError("plan.stop_when_stable is for inference; training plays every episode of the plan")

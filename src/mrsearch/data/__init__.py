@@ -1,0 +1,1 @@
+"""Question sets, the mini world and its demonstrations. Knows nothing of models, and loads no torch."""

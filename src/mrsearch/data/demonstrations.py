@@ -1,0 +1,76 @@
+"""Demonstrations: finished meta-episodes as text, to be imitated.
+
+A line is JSON with a question and, for each episode, its turns: the text that
+the policy writes and the passages that its search brought. A trajectory record
+is one too, so that what an agent did well can be learnt by another model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrsearch.core.types import Passage, Question, question_from_record
+from mrsearch.errors import DataError
+
+DemoTurn = tuple[str, tuple[Passage, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A question and the turns of each episode: text, and passages where the turn searched."""
+
+    question: Question
+    episodes: tuple[tuple[DemoTurn, ...], ...]
+
+    @property
+    def turns(self) -> list[DemoTurn]:
+        """The turns of all episodes, in order."""
+        return [turn for episode in self.episodes for turn in episode]
+
+
+def demonstration_from_record(record: Mapping[str, Any]) -> Demonstration:
+    """Read a demonstration or a trajectory record."""
+    return Demonstration(
+        question_from_record(record["question"]),
+        tuple(tuple(_turn(turn) for turn in episode["turns"]) for episode in record["episodes"]),
+    )
+
+
+def load_demonstrations(path: Path) -> list[Demonstration]:
+    """Read JSON lines, plain or .gz; `DataError` names the line that cannot be used."""
+    if not path.exists():
+        raise DataError(f"there is no file of demonstrations {path}")
+    opener = gzip.open if path.suffix == ".gz" else open
+    demonstrations = []
+    with opener(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                demonstrations.append(demonstration_from_record(json.loads(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(
+                    f"{path}, line {number}: no demonstration ({type(error).__name__}: {error}); a line needs "
+                    '"question" and "episodes", each with "turns" of "text" and "passages"'
+                ) from error
+    if not demonstrations:
+        raise DataError(f"{path} holds no demonstrations")
+    return demonstrations
+
+
+def save_demonstrations(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write records as JSON lines, compressed when the name ends in .gz."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _turn(record: Mapping[str, Any]) -> DemoTurn:
+    passages: Sequence[Mapping[str, Any]] | None = record.get("passages")
+    return record["text"], None if passages is None else tuple(Passage(**passage) for passage in passages)

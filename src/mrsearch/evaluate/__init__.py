@@ -1,0 +1,1 @@
+"""How well an agent does: scores of meta-episodes, their summaries, runs over question sets."""

@@ -1,0 +1,96 @@
+"""The corpus: files of passages to `Passage`, in the layout of Search-R1's wiki-18.
+
+A passage is `{"id", "contents"}`, its contents the title in quotes, a line
+break and the text. The retrieval protocol sends the same form over the wire.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mrsearch.core.types import Passage
+from mrsearch.errors import DataError
+
+
+def load_corpus(path: str | Path) -> list[Passage]:
+    """Read a corpus of JSON lines (also `.gz`); `DataError` names the row of what cannot be used."""
+    path = Path(path)
+    passages: list[Passage] = []
+    rows: dict[str, int] = {}
+    for row, line in _lines(path):
+        try:
+            passage = _passage(line)
+        except DataError as error:
+            raise DataError(f"{path}, row {row}: {error}") from None
+        if passage.id in rows:
+            raise DataError(
+                f"{path}, row {row}: id {passage.id!r} is that of row {rows[passage.id]} too; make it unique"
+            )
+        rows[passage.id] = row
+        passages.append(passage)
+    if not passages:
+        raise DataError(
+            f'{path} holds no passages; it needs lines such as {{"id": "0", "contents": "\\"Title\\"\\ntext"}}'
+        )
+    return passages
+
+
+def split_contents(contents: str) -> tuple[str, str]:
+    r"""Title and text of a passage's contents. The quotes may be missing; without a line break there is no title.
+
+    >>> split_contents('"Ada Lovelace"\nShe wrote the first program.')
+    ('Ada Lovelace', 'She wrote the first program.')
+    """
+    title, line_break, text = contents.partition("\n")
+    if not line_break:
+        return "", contents.strip()
+    title = title.strip()
+    if len(title) >= 2 and title[0] == title[-1] == '"':
+        title = title[1:-1].strip()
+    return title, text.strip()
+
+
+def join_contents(passage: Passage) -> str:
+    r"""The contents of a passage, which `split_contents` takes apart.
+
+    >>> join_contents(Passage("0", "Ada Lovelace", "She wrote."))
+    '"Ada Lovelace"\nShe wrote.'
+    """
+    return f'"{passage.title}"\n{passage.text}'
+
+
+def _passage(line: bytes) -> Passage:
+    try:
+        record: Any = json.loads(line.decode())
+    except ValueError as error:
+        raise DataError(f"is not JSON in UTF-8 ({error}); write one object a line") from None
+    if not isinstance(record, Mapping):
+        raise DataError(f"is {ascii(record)[:60]}; a row must be an object with: id, contents")
+    id_, contents = record.get("id"), record.get("contents")
+    if isinstance(id_, bool) or not isinstance(id_, str | int) or id_ == "":
+        raise DataError(f"the id is {ascii(id_)[:60]}; 'id' must be a text or a whole number")
+    if not isinstance(contents, str) or not contents.strip():
+        raise DataError(f"'contents' is {ascii(contents)[:60]}; it must be a text that is not blank")
+    if any("\ud800" <= character <= "\udfff" for character in f"{id_}{contents}"):
+        raise DataError("holds half of a UTF-16 pair (a lone surrogate), which no file can hold; repair the text")
+    title, text = split_contents(contents)
+    return Passage(str(id_), title, text)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers from 1; a corpus is too large to be held twice."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for row, line in enumerate(file, start=1):
+                content = line.removeprefix(b"\xef\xbb\xbf") if row == 1 else line
+                if content.strip():
+                    yield row, content
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}; check the path of the corpus") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); fetch or write it again") from error

@@ -1,0 +1,89 @@
+"""What every driver offers, and the simple one: collect needs, call, feed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mrsearch.core.meta_episode import MetaEpisode
+from mrsearch.core.ports import Generate, Policy, Retriever, Search
+from mrsearch.core.types import Passage
+from mrsearch.errors import RetrieverError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PlayStats:
+    """Where the time of a rollout went, in seconds, and what its engine counted."""
+
+    generation_s: float = 0.0
+    retrieval_s: float = 0.0
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: PlayStats) -> None:
+        """Take in another rollout's."""
+        self.generation_s += other.generation_s
+        self.retrieval_s += other.retrieval_s
+        self.counters.update(other.counters)
+
+
+class Driver(Protocol):
+    """Something that plays meta-episodes to their end."""
+
+    def play(self, metas: Sequence[MetaEpisode]) -> PlayStats:
+        """Carry out what the machines need until none needs anything."""
+        ...
+
+
+class SimpleDriver:
+    """The reference: all generations that are needed in one call, then all searches, until nothing is needed."""
+
+    def __init__(self, policy: Policy, retriever: Retriever) -> None:
+        self._policy = policy
+        self._retriever = retriever
+
+    def play(self, metas: Sequence[MetaEpisode]) -> PlayStats:
+        """Carry out what the machines need until none needs anything."""
+        stats = PlayStats()
+        while any(meta.need is not None for meta in metas):
+            started = time.perf_counter()
+            writing = [(meta, meta.need) for meta in metas if isinstance(meta.need, Generate)]
+            completions = self._policy.generate([need for _, need in writing])
+            for (meta, _), completion in zip(writing, completions, strict=True):
+                meta.feed(completion)
+            stats.generation_s += time.perf_counter() - started
+            started = time.perf_counter()
+            answer_searches(metas, self._retriever)
+            stats.retrieval_s += time.perf_counter() - started
+        return stats
+
+
+def answer_searches(metas: Sequence[MetaEpisode], retriever: Retriever) -> None:
+    """Search for all machines that need it; those whose search has no answer end as `retrieval_failed`."""
+    searching = [(meta, meta.need) for meta in metas if isinstance(meta.need, Search)]
+    feed_passages([meta for meta, _ in searching], find(retriever, [need for _, need in searching]))
+
+
+def find(retriever: Retriever, searches: Sequence[Search]) -> list[list[Passage]] | None:
+    """The passages of all searches, or None when the retriever had no answer (which is logged)."""
+    if not searches:
+        return []
+    try:
+        return retriever.search(searches)
+    except RetrieverError as error:
+        logger.warning("%d searches had no answer: %s", len(searches), error)
+        return None
+
+
+def feed_passages(metas: Sequence[MetaEpisode], results: list[list[Passage]] | None) -> None:
+    """Give machines the outcome of their searches."""
+    for index, meta in enumerate(metas):
+        if results is None:
+            meta.fail_search()
+        else:
+            meta.feed(results[index])

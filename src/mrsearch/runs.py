@@ -1,0 +1,228 @@
+"""The run folder: the only writer and reader of its files.
+
+    config.yaml                                resolved settings
+    metrics.jsonl                              one line a step
+    trajectories/step-000012.<writer>.jsonl.gz one record a meta-episode
+    checkpoints/step-000012/                   model, learner state, state.json
+    eval/*.json                                evaluations
+
+A checkpoint appears whole or not at all. After a crash the folder is rewound to
+its last checkpoint, so that a resumed run writes every later line once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mrsearch.core.types import Trajectory
+from mrsearch.errors import ConfigError, DataError
+
+STATE_VERSION = 1
+_STEP = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A finished checkpoint: its step, its folder, and the loop's state as it was saved."""
+
+    step: int
+    folder: Path
+    state: Mapping[str, Any]
+
+
+class RunFolder:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._metrics = path / "metrics.jsonl"
+        self._trajectories = path / "trajectories"
+        self._checkpoints = path / "checkpoints"
+        self._evaluations = path / "eval"
+
+    @classmethod
+    def create(cls, path: Path, settings: Mapping[str, Any]) -> RunFolder:
+        """A new run with its resolved settings; refuses a folder that already holds one."""
+        if (path / "config.yaml").exists():
+            raise ConfigError(
+                f"{path} already holds a run; go on with it by: mrsearch train --resume {path}, or choose another --out"
+            )
+        run = cls(path)
+        for folder in (path, run._trajectories, run._checkpoints, run._evaluations):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A run that exists."""
+        if not (path / "config.yaml").exists():
+            raise DataError(f"{path} is no run folder: it has no config.yaml")
+        return cls(path)
+
+    def settings(self) -> dict[str, Any]:
+        """The resolved settings of the run, as plain data."""
+        settings: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+        return settings
+
+    # -- metrics, trajectories, evaluations ----------------------------------------------------
+
+    def record(self, step: int, values: Mapping[str, float]) -> None:
+        """Append one line of metrics."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def metrics(self) -> list[dict[str, float]]:
+        """All whole lines of metrics; a line that a crash cut short is left out."""
+        if not self._metrics.exists():
+            return []
+        rows = []
+        for line in self._metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def write_trajectories(self, step: int, trajectories: Iterable[Trajectory], *, writer: str = "main") -> Path:
+        """Write the meta-episodes of one step; each writing process has its own file."""
+        path = self._trajectories / f"step-{step:06d}.{writer}.jsonl.gz"
+        aside = path.with_suffix(".partial")
+        with gzip.open(aside, "wt", encoding="utf-8", compresslevel=1) as file:
+            for trajectory in trajectories:
+                file.write(json.dumps({"step": step, **trajectory.to_record()}, separators=(",", ":")) + "\n")
+        aside.replace(path)
+        return path
+
+    def trajectories(self, step: int) -> Iterator[Trajectory]:
+        """The meta-episodes of one step, of all writers."""
+        for path in sorted(self._trajectories.glob(f"step-{step:06d}.*.jsonl.gz")):
+            yield from read_trajectories(path)
+
+    def trajectory_steps(self) -> list[int]:
+        """Steps of which trajectories are there, in order."""
+        return sorted({_step_of(path) for path in self._trajectories.glob("step-*.jsonl.gz")})
+
+    def write_evaluation(self, name: str, data: Mapping[str, Any]) -> Path:
+        """Write one evaluation as `eval/NAME.json`."""
+        path = self._evaluations / f"{name}.json"
+        self._evaluations.mkdir(exist_ok=True)
+        write_atomically(path, json.dumps(data, indent=1, ensure_ascii=False))
+        return path
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, step: int, state: Mapping[str, Any], write: Callable[[Path], None], *, keep: int, best: int | None
+    ) -> Path:
+        """Write a checkpoint aside, sync it to the disk, put it in place, then prune the old ones.
+
+        `write` fills the folder, the run's settings are copied in as run.yaml, and
+        `state` is the loop's own. The last `keep`
+        checkpoints stay, and the one of step `best`.
+        """
+        final = self._checkpoints / f"step-{step:06d}"
+        aside = self._checkpoints / f".{final.name}.partial"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        write(aside)
+        shutil.copy(self.path / "config.yaml", aside / "run.yaml")
+        (aside / "state.json").write_text(json.dumps({"version": STATE_VERSION, "step": step, **state}))
+        for path in (*aside.rglob("*"), aside):
+            _sync(path)
+        shutil.rmtree(final, ignore_errors=True)
+        aside.rename(final)
+        _sync(self._checkpoints)
+        steps = sorted(_step_of(path) for path in self._checkpoints.glob("step-*"))
+        for old in steps[:-keep]:
+            if old != best:
+                shutil.rmtree(self._checkpoints / f"step-{old:06d}")
+        return final
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The newest whole checkpoint."""
+        folders = sorted(self._checkpoints.glob("step-*"), key=_step_of)
+        return self._checkpoint(folders[-1]) if folders else None
+
+    def best_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that validation chose, or the newest where nothing was validated."""
+        last = self.last_checkpoint()
+        best = last.state.get("best") if last else None
+        if best is None:
+            return last
+        return self._checkpoint(self._checkpoints / f"step-{best['step']:06d}")
+
+    def rewind(self, step: int) -> None:
+        """Drop everything that was written after a step: its checkpoint is where the run goes on."""
+        kept = [row for row in self.metrics() if row["step"] <= step]
+        write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        for folder in (self._trajectories, self._evaluations):
+            for path in folder.glob("step-*"):
+                if _step_of(path) > step or path.suffix == ".partial":
+                    path.unlink()
+        for path in self._checkpoints.glob(".*.partial"):
+            shutil.rmtree(path)
+
+    def _checkpoint(self, folder: Path) -> Checkpoint:
+        try:
+            state = json.loads((folder / "state.json").read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise DataError(f"{folder} is no checkpoint: its state.json cannot be read ({error})") from error
+        if state.get("version") != STATE_VERSION:
+            raise DataError(f"{folder} has state version {state.get('version')!r}; this version reads {STATE_VERSION}")
+        return Checkpoint(state["step"], folder, state)
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """The meta-episodes of one file of records, plain or .gz; `DataError` names the line."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield Trajectory.from_record(json.loads(line))
+            except (json.JSONDecodeError, DataError) as error:
+                raise DataError(f"{path}, line {number}: {error}") from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content in one step: a crash leaves the old or the new, never a part."""
+    aside = path.with_name(f".{path.name}.partial")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def model_folder(path: Path) -> Path:
+    """The model that a path stands for: a run's best checkpoint, or the folder itself."""
+    if (path / "config.yaml").exists():
+        best = RunFolder.open(path).best_checkpoint()
+        if best is None:
+            raise DataError(f"{path} has no checkpoint yet")
+        return best.folder
+    return path
+
+
+def _step_of(path: Path) -> int:
+    found = _STEP.match(path.name)
+    assert found is not None, f"{path} is not named after a step"
+    return int(found.group(1))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
