@@ -1,0 +1,137 @@
+"""`mrsearch doctor`: what is installed, and what this machine can do."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+import typer
+
+from mrsearch import __version__
+from mrsearch.cli.output import FAILED, JsonFlag, print_json, print_table
+
+REQUIRED = (
+    "torch",
+    "transformers",
+    "jinja2",
+    "safetensors",
+    "numpy",
+    "bm25s",
+    "pydantic",
+    "PyYAML",
+    "typer",
+    "rich",
+)
+"""The packages that mrsearch cannot do without, as in pyproject.toml."""
+
+OPTIONAL = {
+    "lora": ("train small adapters instead of all weights", ("peft",)),
+    "data": ("read parquet files and published data sets", ("datasets", "pyarrow")),
+}
+"""Extras by name: what they are for, and their packages."""
+
+
+def command(as_json: JsonFlag = False) -> None:
+    """Show versions, processor, memory, GPU and optional parts.
+
+    Exits with 1 when a required package is missing.
+
+    \b
+    Example:
+      mrsearch doctor
+      mrsearch doctor --json
+    """
+    report = examine()
+    if as_json:
+        print_json(report)
+    else:
+        print_table(("part", "found"), describe(report))
+    if not report["ok"]:
+        raise typer.Exit(FAILED)
+
+
+def examine() -> dict[str, Any]:
+    """All that the command shows, as JSON data."""
+    packages = {name: _version(name) for name in REQUIRED}
+    return {
+        "ok": None not in packages.values(),
+        "mrsearch": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages,
+        "optional": {
+            extra: {
+                "installed": None not in (versions := {name: _version(name) for name in names}).values(),
+                "packages": versions,
+                "purpose": purpose,
+                "install": f"pip install 'mrsearch[{extra}]'",
+            }
+            for extra, (purpose, names) in OPTIONAL.items()
+        },
+        "cpu_cores": _usable_cores(),
+        "memory_gib": _memory_gib(),
+        "torch": _examine_torch() if packages["torch"] else None,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _usable_cores() -> int:
+    # A container or a batch system may allow fewer cores than the machine has.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, OSError, ValueError):  # not every system tells
+        return None
+
+
+def _examine_torch() -> dict[str, Any]:
+    import torch
+
+    if torch.cuda.is_available():
+        device, bf16 = "cuda", torch.cuda.is_bf16_supported(including_emulation=False)
+        gpus = [
+            {"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1)}
+            for gpu in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        ]
+    else:
+        device, bf16, gpus = ("mps", None, []) if torch.backends.mps.is_available() else ("cpu", _cpu_has_bf16(), [])
+    return {"device": device, "gpus": gpus, "bf16": bf16, "threads": torch.get_num_threads()}
+
+
+def _cpu_has_bf16() -> bool | None:
+    """Whether the processor multiplies bfloat16 itself; None where this torch does not tell."""
+    import torch
+
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return None
+    return any(present for name, present in torch.cpu.get_capabilities().items() if "bf16" in name)
+
+
+def describe(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """The report as rows of a table."""
+    rows = [("mrsearch", report["mrsearch"]), ("python", report["python"]), ("platform", report["platform"])]
+    rows += [(name, version or f"missing: pip install {name}") for name, version in report["packages"].items()]
+    rows += [
+        (f"[{extra}]", "installed" if part["installed"] else f"not installed, to {part['purpose']}: {part['install']}")
+        for extra, part in report["optional"].items()
+    ]
+    rows.append(("processor", f"{report['cpu_cores']} cores"))
+    rows.append(("memory", f"{report['memory_gib'] or 'unknown'} GiB"))
+    if found := report["torch"]:
+        gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in found["gpus"])
+        rows.append(("torch threads", f"{found['threads']} (OMP_NUM_THREADS sets it)"))
+        rows.append(("GPU", gpus or ("Apple (mps)" if found["device"] == "mps" else "none")))
+        rows.append(("device", f"{found['device']} is what mrsearch would choose"))
+        rows.append(("bfloat16", {True: "in hardware", False: "emulated, slow", None: "unknown"}[found["bf16"]]))
+    return rows

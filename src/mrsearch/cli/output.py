@@ -1,0 +1,99 @@
+"""What all commands share: where text goes, and which exit code an error has.
+
+Data goes to stdout, everything else to stderr. Only commands use this module;
+library code logs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mrsearch.errors import ConfigError, DataError, Interrupted, MrsearchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on one line, last on stdout.")]
+"""The type of a command's parameter `as_json`."""
+
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+
+
+@contextmanager
+def exit_codes(*, debug: bool) -> Iterator[None]:
+    """Turn an error into one line on stderr and an exit code; with `debug`, into its traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _report("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        # Usage errors and exits are the command line library's own, and it shows them; a closed pipe is silent.
+        if hasattr(error, "exit_code") or isinstance(error, (typer.Abort, BrokenPipeError)):
+            raise
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        elif isinstance(error, MrsearchError):
+            _report(str(error))
+        else:
+            _report(f"unexpected {type(error).__name__}: {error}; --debug shows where")
+        raise typer.Exit(_exit_code(error)) from None
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, Interrupted):
+        return INTERRUPTED
+    return WRONG_USE if isinstance(error, (ConfigError, DataError)) else FAILED
+
+
+def _report(message: str) -> None:
+    print("mrsearch: error:", " ".join(message.split()), file=sys.stderr)
+
+
+def stderr_console() -> Console:
+    """A rich console on stderr, for progress and hints."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on one line of stdout. JSON knows no infinities and no NaN; they become null."""
+    print(json.dumps(_finite(value), allow_nan=False), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout: drawn by rich on a terminal, otherwise columns of plain text."""
+    if sys.stdout.isatty():
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*columns, box=box.SIMPLE_HEAD)
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        Console(highlight=False).print(table)
+        return
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

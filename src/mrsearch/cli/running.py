@@ -1,0 +1,114 @@
+"""What commands that train share: progress on the terminal, and Ctrl-C as a wish to stop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mrsearch.config import Config
+    from mrsearch.runs import RunFolder
+
+
+def ready_config(run: RunFolder, console: Console) -> Config:
+    """A run's settings with every path filled in; builds its mini world first, if it has one."""
+    from transformers.utils import logging
+
+    from mrsearch import prepare
+    from mrsearch.config import from_dict
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    config = from_dict(run.settings())
+    if not config.world.entities:
+        return config
+    with Bar(console) as bar:
+        return prepare.mini_world(config, run.path, bar.stage)
+
+
+def run_training(run: RunFolder, console: Console) -> dict[str, float]:
+    """Train until the last step; returns the metrics of that step."""
+    from dataclasses import replace
+
+    from mrsearch import build
+    from mrsearch.train import train
+
+    config = ready_config(run, console)
+    training = build.training(config)
+    with Bar(console) as bar, stop_on_interrupt(console) as stopping:
+        hooks = replace(
+            training.hooks,
+            on_step=lambda step, values: bar.step(step, config.train.steps, values, config.plan.episodes),
+            should_stop=lambda: stopping.asked,
+        )
+        train(run, config, training.stage, training.learner, hooks)
+    return run.metrics()[-1]
+
+
+class Bar:
+    """Progress on stderr: a bar on a terminal, and a line now and then where there is none."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._progress.stop()
+
+    def stage(self, name: str, step: int, steps: int, note: str = "") -> None:
+        """Show that a named stage has done so many of its steps."""
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=steps, note="")
+        self._progress.update(self._tasks[name], completed=step, note=note)
+        if not self._console.is_terminal and (step % max(1, steps // 10) == 0 or step == steps):
+            self._console.print(f"{name} {step}/{steps} {note}".rstrip())
+
+    def step(self, step: int, steps: int, values: Mapping[str, float], episodes: int) -> None:
+        """Show a step of training, with the scores of each episode where there are any."""
+        if "em/1" in values:
+            scores = " ".join(f"{values[f'em/{n + 1}']:.2f}" for n in range(episodes))
+            note = f"EM by episode {scores}"
+        else:
+            note = f"loss {values['loss']:.3f}"
+        self.stage("training", step, steps, note)
+
+
+class _Stopping:
+    asked = False
+
+
+@contextmanager
+def stop_on_interrupt(console: Console) -> Iterator[_Stopping]:
+    """Turn the first Ctrl-C into a wish that is asked for after each step; the second one interrupts at once."""
+    stopping = _Stopping()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stopping.asked:
+            raise KeyboardInterrupt
+        stopping.asked = True
+        console.print("Stopping after this step; Ctrl-C again stops at once and loses the step.")
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stopping
+    finally:
+        signal.signal(signal.SIGINT, before)

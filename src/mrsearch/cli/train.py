@@ -1,0 +1,67 @@
+"""`mrsearch train`: train an agent from a recipe, or go on with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mrsearch.cli.output import JsonFlag, print_json, stderr_console
+from mrsearch.errors import ConfigError
+
+
+def command(
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="A recipe (YAML file) and key=value settings that go over it.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/NAME-DATE.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run from its last checkpoint.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train from a recipe, or go on with a run.
+
+    Ctrl-C finishes the step, saves, and says how to go on; after a crash the
+    run goes on from its last checkpoint as if nothing had happened.
+
+    \b
+    Examples:
+      mrsearch train recipes/quickstart.yaml
+      mrsearch train recipes/quickstart.yaml train.steps=20 credit.gamma=0 --out runs/gamma0
+      mrsearch train --resume runs/gamma0
+    """
+    from mrsearch.cli.running import run_training
+    from mrsearch.config import load_config
+    from mrsearch.runs import RunFolder
+
+    if resume is not None:
+        if settings or out:
+            raise ConfigError("--resume takes the settings of the run; give no recipe, settings or --out beside it")
+        run = RunFolder.open(resume)
+    else:
+        if not settings:
+            raise ConfigError("name a recipe, for example: mrsearch train recipes/quickstart.yaml")
+        recipe, overrides = (Path(settings[0]), settings[1:]) if "=" not in settings[0] else (None, settings)
+        config = load_config(recipe, overrides)
+        run = RunFolder.create(out or default_folder(recipe.stem if recipe else "run"), config.as_dict())
+    console = stderr_console()
+    values = run_training(run, console)
+    console.print(f"The run is in {run.path}; its best checkpoint is {best_folder(run)}.")
+    if as_json:
+        print_json({"run": str(run.path), "checkpoint": str(best_folder(run)), "metrics": values})
+
+
+def default_folder(name: str) -> Path:
+    """A new folder under runs/, named after the recipe and the time."""
+    from datetime import datetime
+
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def best_folder(run: object) -> Path | None:
+    """The folder of a run's best checkpoint."""
+    from mrsearch.runs import RunFolder
+
+    assert isinstance(run, RunFolder)
+    best = run.best_checkpoint()
+    return best.folder if best else None

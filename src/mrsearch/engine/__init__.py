@@ -1,0 +1,1 @@
+"""The embedded engine: what touches a model on one machine. Needs torch and transformers."""

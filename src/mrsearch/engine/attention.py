@@ -1,0 +1,75 @@
+"""Attention over grouped KV heads without expanding them.
+
+Decoding with grouped-query attention spends most of its time copying each KV
+head to all query heads that share it. Here the query heads of one KV head are
+folded into the query axis instead, so that keys and values are read once, where
+they lie. Registered with transformers under the name in `NAME`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from mrsearch.errors import ModelError
+
+NAME = "mrsearch_folded"
+
+
+def register() -> None:
+    """Make the attention known to transformers; calling it again changes nothing."""
+    AttentionInterface.register(NAME, folded_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def folded_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of [B, H, T, D] queries over [B, Hkv, L, D] keys and values; returns [B, T, H, D].
+
+    The mask is additive or boolean, [B or 1, 1, T, L]; without one attention is causal.
+    """
+    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+        raise ModelError(
+            f"{type(module).__name__} needs attention with soft caps, sinks or a position bias, which the embedded "
+            "engine does not compute; choose another model or engine=verl"
+        )
+    batch, heads, length, width = query.shape
+    kv_heads = key.shape[1]
+    if attention_mask is None:
+        grouped = kv_heads != heads
+        if grouped and query.device.type == "cpu":
+            key = key.repeat_interleave(heads // kv_heads, dim=1)
+            value = value.repeat_interleave(heads // kv_heads, dim=1)
+        output = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            dropout_p=dropout,
+            scale=scaling,
+            is_causal=length > 1,
+            enable_gqa=grouped and query.device.type != "cpu",
+        )
+        return output.transpose(1, 2).contiguous(), None
+
+    folds = heads // kv_heads
+    folded = query.reshape(batch, kv_heads, folds * length, width)
+    if folds > 1 and length > 1:
+        mask_rows = attention_mask.shape[0]
+        attention_mask = attention_mask.unsqueeze(2).expand(mask_rows, 1, folds, length, key.shape[2])
+        attention_mask = attention_mask.reshape(mask_rows, 1, folds * length, key.shape[2])
+    output = F.scaled_dot_product_attention(
+        folded, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+    )
+    return output.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None

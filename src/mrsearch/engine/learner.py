@@ -1,0 +1,256 @@
+"""The embedded learner: from a batch of credited meta-episodes to one or more optimiser steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from mrsearch.codec import HFCodec
+from mrsearch.config import LossConfig, OptimizerConfig
+from mrsearch.core.ports import Batch, StepMetrics
+from mrsearch.engine.loss import (
+    Tokens,
+    backward_in_chunks,
+    k3,
+    logprobs_in_chunks,
+    states_at,
+    supervised_losses,
+    token_losses,
+)
+from mrsearch.engine.model import LanguageModel
+from mrsearch.engine.pack import MicroBatch, Row, micro_batches, rows_of, split_by_group
+from mrsearch.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+_LOGITS_AT_ONCE = 2**25
+"""Logits of one chunk where the config does not say: 128 MiB in float32."""
+
+
+def learning_rate(config: OptimizerConfig, update: int, total: int) -> float:
+    """Learning rate of one update of `total`, counted from 0."""
+    rising = min(1.0, (update + 1) / config.warmup) if config.warmup else 1.0
+    start = config.decay_from * total
+    done = min(1.0, max(0.0, (update - start) / max(1.0, total - start)))
+    falling = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+    return config.lr * rising * falling[config.schedule]
+
+
+class EmbeddedLearner:
+    """Trains a `LanguageModel` on one machine; implements the `Learner` port.
+
+    `total_updates` sets the end of the schedule, `temperature` is the one at
+    which turns were sampled, `updates` the number of optimiser steps a rollout.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        codec: HFCodec,
+        *,
+        kind: Literal["rl", "supervised"],
+        loss: LossConfig,
+        optimizer: OptimizerConfig,
+        total_updates: int,
+        updates: int = 1,
+        temperature: float = 1.0,
+        micro_batch_tokens: int = 16384,
+        logit_chunk: int = 0,
+        reference: LanguageModel | None = None,
+    ) -> None:
+        self._model = model
+        self._codec = codec
+        self._kind = kind
+        self._loss = loss
+        self._config = optimizer
+        self._total_updates = total_updates
+        self._updates = updates
+        self._temperature = temperature
+        self._micro_batch_tokens = micro_batch_tokens
+        self._chunk = logit_chunk or max(64, _LOGITS_AT_ONCE // model.vocabulary)
+        self._reference = reference
+        self._names, parameters = zip(*model.trainable(), strict=True)
+        self._parameters = list(parameters)
+        self._optimizer = torch.optim.AdamW(
+            self._parameters,
+            lr=optimizer.lr,
+            betas=optimizer.betas,
+            weight_decay=optimizer.weight_decay,
+            fused=model.device.type in ("cpu", "cuda"),
+        )
+        self._done = 0
+
+    def step(self, batch: Batch) -> StepMetrics:
+        """Train on one batch in `updates` optimiser steps; what has nothing to train is skipped and counted."""
+        self._model.module.train()
+        tally = _Tally()
+        for share in split_by_group(rows_of(batch.trajectories), self._updates):
+            self._update(share, tally)
+        self._model.module.train(mode=False)
+        return StepMetrics(tally.metrics())
+
+    def _update(self, rows: Sequence[Row], tally: _Tally) -> None:
+        """One optimiser step: the mean over all trained tokens of its rows, however they are batched."""
+        trained = sum(len(row.positions) for row in rows)
+        every_row = self._kind == "rl" and (self._loss.kl > 0 or self._loss.entropy > 0)
+        active = [row for row in rows if every_row or row.has_gradient]
+        tally.trained_tokens += trained
+        tally.idle_tokens += trained - sum(len(row.positions) for row in active)
+        if not active:
+            tally.skipped_updates += 1
+            return
+        self._optimizer.zero_grad(set_to_none=True)
+        batches = micro_batches(active, self._micro_batch_tokens, pad_id=self._codec.pad_id, device=self._model.device)
+        for micro in batches:
+            with self._model.computing():
+                self._accumulate(micro, trained, tally, first_update=tally.updates == 0)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
+        tally.grad_norms.append(float(norm))
+        if not math.isfinite(tally.grad_norms[-1]):
+            tally.skipped_updates += 1
+            logger.warning("an update was skipped: its gradient is not finite (norm %s)", tally.grad_norms.pop())
+            return
+        rate = learning_rate(self._config, self._done, self._total_updates)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._done += 1
+        tally.updates += 1
+        tally.rate = rate
+
+    def _accumulate(self, micro: MicroBatch, trained: int, tally: _Tally, *, first_update: bool) -> None:
+        states = states_at(self._model, micro.ids, micro.rows, micro.positions)
+        reference = None
+        if self._kind == "rl" and self._loss.kl:
+            assert self._reference is not None
+            with torch.no_grad():
+                kept = states_at(self._reference, micro.ids, micro.rows, micro.positions)
+            reference = logprobs_in_chunks(
+                self._reference, kept, micro.targets, temperature=self._temperature, chunk=self._chunk
+            )
+
+        def loss_of(which: slice, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+            tokens = Tokens(
+                logprobs,
+                entropy,
+                micro.advantages[which],
+                micro.logprobs[which],
+                None if reference is None else reference[which],
+            )
+            losses = token_losses(tokens, self._loss) if self._kind == "rl" else supervised_losses(tokens)
+            loss = losses.sum() / trained
+            tally.add_loss(tokens, loss)
+            if self._kind == "rl":
+                tally.add_ratios(tokens, self._loss, first_update=first_update)
+            return loss
+
+        backward_in_chunks(
+            self._model, states, micro.targets, loss_of, temperature=self._temperature, chunk=self._chunk
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer, optimiser state, number of updates and random state."""
+        self._model.save(folder)
+        self._codec.save(folder)
+        state = {
+            "updates": self._done,
+            "parameters": list(self._names),
+            "weights": [parameter.detach().cpu() for parameter in self._parameters],
+            "optimizer": self._optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+        torch.save(state, folder / "learner.pt")
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote, weights included."""
+        path = folder / "learner.pt"
+        if not path.exists():
+            raise DataError(f"{folder} has no learner.pt: it is no checkpoint to go on from")
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if state["parameters"] != list(self._names):
+            raise DataError(f"{path} belongs to a model with other parameters than the one configured")
+        with torch.no_grad():
+            for parameter, weight in zip(self._parameters, state["weights"], strict=True):
+                parameter.copy_(weight)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._done = state["updates"]
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["random_cuda"])
+
+
+class _Tally:
+    """Sums over the tokens of a step that had a forward pass, and what became of its updates."""
+
+    def __init__(self) -> None:
+        self.trained_tokens = 0
+        self.idle_tokens = 0
+        self.skipped_updates = 0
+        self.updates = 0
+        self.rate = 0.0
+        self.grad_norms: list[float] = []
+        self._loss = 0.0
+        self._count = 0
+        self._sums = np.zeros(4)  # entropy, ratio, clipped, divergence from the reference
+        self._has_ratios = False
+        self._has_reference = False
+        self._first_count = 0
+        self._mismatch = np.zeros(2)  # sum and maximum of |sampled - recomputed|, before the weights move
+
+    @torch.no_grad()
+    def add_loss(self, tokens: Tokens, loss: torch.Tensor) -> None:
+        """Take in the loss and the entropy of one chunk of tokens."""
+        self._loss += float(loss)
+        self._count += len(tokens.logprobs)
+        self._sums[0] += float(tokens.entropy.sum())
+
+    @torch.no_grad()
+    def add_ratios(self, tokens: Tokens, config: LossConfig, *, first_update: bool) -> None:
+        """Take in how far the policy is from the one that sampled, for one chunk of tokens."""
+        self._has_ratios = True
+        difference = tokens.logprobs - tokens.sampled
+        ratio = difference.exp()
+        clipped = ((tokens.advantages > 0) & (ratio > 1 + config.clip_high)) | (
+            (tokens.advantages < 0) & (ratio < 1 - config.clip_low)
+        )
+        self._sums[1] += float(ratio.sum())
+        self._sums[2] += float(clipped.sum())
+        if tokens.reference is not None:
+            self._sums[3] += float(k3(tokens.logprobs, tokens.reference).sum())
+            self._has_reference = True
+        if first_update:
+            self._first_count += len(difference)
+            self._mismatch[0] += float(difference.abs().sum())
+            self._mismatch[1] = max(self._mismatch[1], float(difference.abs().max()))
+
+    def metrics(self) -> dict[str, float]:
+        """The learner's part of a line of metrics."""
+        values: dict[str, float] = {
+            "loss": self._loss / max(1, self.updates),
+            "trained_tokens": self.trained_tokens,
+            "idle_tokens": self.idle_tokens,
+            "updates": self.updates,
+            "skipped_updates": self.skipped_updates,
+            "grad_norm": float(np.mean(self.grad_norms)) if self.grad_norms else 0.0,
+            "lr": self.rate,
+        }
+        if self._count:
+            entropy, ratio, clipped, divergence = (float(value) for value in self._sums / self._count)
+            values["entropy"] = entropy
+            if self._has_ratios:
+                values |= {"ratio": ratio, "clip_share": clipped}
+            if self._has_reference:
+                values["kl"] = divergence
+        if self._first_count:
+            values |= {
+                "logprob_mismatch_mean": self._mismatch[0] / self._first_count,
+                "logprob_mismatch_max": self._mismatch[1],
+            }
+        return values

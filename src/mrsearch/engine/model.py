@@ -1,0 +1,228 @@
+"""A causal language model: hidden states and logits apart, one attention, exact saving.
+
+Any Hugging Face decoder from a folder or a hub name. Weights stay float32; with
+`bfloat16` the forward pass of training runs under autocast and generation may
+use a bfloat16 copy. What the rest of the engine needs of a model is here, so
+that nothing else depends on an architecture.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from mrsearch.engine import attention
+from mrsearch.engine.cache import RowCache
+from mrsearch.errors import MissingExtra, ModelError
+
+logger = logging.getLogger(__name__)
+
+_PROBE_TOLERANCE = 1e-3
+
+
+class LanguageModel:
+    """A decoder with its output layer, as the engine uses it.
+
+    `hidden` gives the states before the output layer and `logits` applies that
+    layer, so that training pays for the vocabulary at trained positions alone.
+    """
+
+    def __init__(self, module: PreTrainedModel, *, autocast: bool = False) -> None:
+        attention.register()
+        self.module = module
+        # With adapters the module is a wrapper around the causal model; neither's attributes are typed.
+        wrapper: Any = module
+        self._causal: Any = wrapper.get_base_model() if hasattr(module, "peft_config") else module
+        self._causal.config._attn_implementation = attention.NAME
+        self._backbone = self._causal.base_model
+        head: Any = self._causal.get_output_embeddings()
+        if head is None or self._backbone is self._causal:
+            raise ModelError(
+                f"{type(self._causal).__name__} has no separate output layer; a causal language model does"
+            )
+        self._head = head
+        self._autocast = autocast
+        config = self._causal.config.get_text_config()
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._layer_types = set(getattr(config, "layer_types", None) or ())
+        sliding = getattr(config, "sliding_window", None)
+        self._sliding_window: int | None = sliding if not self._layer_types or self._slides else None
+        unknown = self._layer_types - {"full_attention", "sliding_attention"}
+        if unknown:
+            raise ModelError(
+                f"{type(self._causal).__name__} has layers of type {', '.join(sorted(unknown))}; "
+                "the embedded engine keeps caches of full and sliding attention only"
+            )
+        parameters = inspect.signature(self._backbone.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self.context_limit: int | None = getattr(config, "max_position_embeddings", None)
+        self._probe()
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        lora_rank: int = 0,
+        lora_alpha: int = 32,
+    ) -> LanguageModel:
+        """A model from a folder or hub name; safetensors only, no code from the model's repository."""
+        attention.register()
+        try:
+            config = AutoConfig.from_pretrained(name)
+            module: Any = AutoModelForCausalLM.from_pretrained(
+                name, config=config, dtype=torch.float32, attn_implementation="eager", use_safetensors=True
+            )
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ModelError(f"no causal language model can be loaded from {name}: {reason}") from error
+        own_weights(module)
+        if lora_rank:
+            module = _with_lora(module, lora_rank, lora_alpha)
+        return cls(module.to(device), autocast=dtype == "bfloat16")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.module.parameters()).device
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the number of logits."""
+        return int(self._head.weight.shape[0])
+
+    @property
+    def _slides(self) -> bool:
+        return "sliding_attention" in self._layer_types
+
+    def hidden(
+        self,
+        ids: torch.Tensor,
+        *,
+        positions: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """States before the output layer: [B, T] ids to [B, T, D].
+
+        Rows padded on the right need no mask: attention is causal, so padding
+        after a token cannot reach it. For padding elsewhere give the [B, T]
+        mask and the positions.
+        """
+        with self.computing():
+            output = self._backbone(
+                input_ids=ids, position_ids=positions, attention_mask=attention_mask, use_cache=False
+            )
+        states: torch.Tensor = output.last_hidden_state
+        return states
+
+    def extend(self, ids: torch.Tensor, cache: RowCache, first: int, last: int) -> torch.Tensor:
+        """Feed [last - first, T] new tokens of rows first..last; returns their states [rows, T, D]."""
+        dtype = self._causal.dtype
+        positions, mask, sliding = cache.begin(first, last, ids.shape[1], device=ids.device, dtype=dtype)
+        masks: Any = mask if sliding is None else sliding
+        if self._slides:
+            masks = {"full_attention": mask, "sliding_attention": sliding}
+        output = self._backbone(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=masks,
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        states: torch.Tensor = output.last_hidden_state
+        return states
+
+    def new_cache(self, rows: int) -> RowCache:
+        """An empty cache for so many rows."""
+        return RowCache(rows, sliding_window=self._sliding_window)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """The output layer: [..., D] to float32 [..., V]."""
+        with self.computing():
+            logits: torch.Tensor = self._head(states)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self._softcap is not None:
+            logits = self._softcap * torch.tanh(logits / self._softcap)
+        return logits
+
+    def generator(self) -> LanguageModel:
+        """The model to generate with: itself, or a bfloat16 copy of its present weights."""
+        if not self._autocast:
+            return self
+        merged: Any = copy.deepcopy(self.module)
+        if hasattr(merged, "merge_and_unload"):
+            merged = merged.merge_and_unload()
+        return LanguageModel(merged.to(torch.bfloat16).requires_grad_(requires_grad=False))
+
+    def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Names and parameters that training changes, each once."""
+        return ((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
+
+    def save(self, folder: Path) -> None:
+        """Write the model in Hugging Face form; with LoRA the merged model, with the adapter beside it."""
+        module: Any = self.module
+        if hasattr(module, "merge_and_unload"):
+            module.save_pretrained(folder / "adapter")
+            copy.deepcopy(module).merge_and_unload().save_pretrained(folder)
+        else:
+            module.save_pretrained(folder)
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """The precision of the forward pass; entered around several calls it casts each weight once."""
+        if not self._autocast:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    @torch.no_grad()
+    def _probe(self) -> None:
+        """Check on a few tokens that states, output layer and kept cache give what the model itself gives."""
+        self.module.train(mode=False)
+        ids = torch.arange(6, device=self.device)[None] % self.vocabulary
+        with self.computing():
+            expected = self._causal(input_ids=ids, use_cache=False).logits.float()
+        apart = self.logits(self.hidden(ids))
+        cache = self.new_cache(1)
+        pieces = []
+        for piece in (ids[:, :4], ids[:, 4:5], ids[:, 5:]):
+            pieces.append(self.logits(self.extend(piece, cache, 0, 1)))
+            cache.advance([piece.shape[1]])
+        kept = torch.cat(pieces, dim=1)
+        scale = max(1.0, float(expected.abs().max()))
+        tolerance = (0.05 if self._autocast or self._causal.dtype != torch.float32 else _PROBE_TOLERANCE) * scale
+        for what, found in (("the output layer", apart), ("a kept cache", kept)):
+            difference = float((found - expected).abs().max())
+            if not difference <= tolerance:
+                raise ModelError(
+                    f"{type(self._causal).__name__}: {what} gives logits that differ by {difference:.3g} from the "
+                    "model's own; the embedded engine does not support this architecture"
+                )
+
+
+def own_weights(module: torch.nn.Module) -> None:
+    """Copy all weights into fresh memory.
+
+    Tensors mapped from a safetensors file may be aligned to 8 bytes only, and
+    one-row products then differ in the last bits from those of an aligned copy.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = tensor.data.clone()
+
+
+def _with_lora(module: PreTrainedModel, rank: int, alpha: int) -> Any:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise MissingExtra("model.lora_rank needs peft; install it with: pip install 'mrsearch[lora]'") from error
+    return get_peft_model(
+        module, LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    )

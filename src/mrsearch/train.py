@@ -1,0 +1,278 @@
+"""The loop: questions -> groups of meta-episodes -> rewards -> credit -> batch -> step -> checkpoint.
+
+It stands on the ports alone. A run is a sequence of steps, each of which is a
+function of the settings, the step's number and the learner's state, so that a
+resumed run repeats exactly what an uninterrupted one would have done.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from mrsearch.config import Config, CreditConfig
+from mrsearch.core.credit import RULES, signal
+from mrsearch.core.plan import Plan
+from mrsearch.core.ports import Batch, Learner
+from mrsearch.core.rewards import REWARDS
+from mrsearch.core.types import Question, Trajectory
+from mrsearch.data.order import DataOrder
+from mrsearch.errors import Interrupted
+from mrsearch.evaluate.scores import summarize
+from mrsearch.rollout.driver import PlayStats
+from mrsearch.rollout.play import Player
+from mrsearch.runs import Checkpoint, RunFolder
+
+logger = logging.getLogger(__name__)
+
+REFILL_ROUNDS = 4
+"""With `credit.no_signal=refill` questions are played at most so many times over in a step."""
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What a step leaves behind: its metrics, and the meta-episodes to record."""
+
+    values: dict[str, float]
+    trajectories: Sequence[Trajectory] = ()
+
+
+class Stage(Protocol):
+    """What is done in a step, and where in its data it stands."""
+
+    def step(self, step: int) -> StepOutcome:
+        """Carry out one step, counted from 1."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """The position in the data, as JSON data."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to a position that `state` gave."""
+        ...
+
+
+@dataclass
+class Rollout:
+    """The meta-episodes of a step: all that were played, and those of them that are trained on."""
+
+    played: list[Trajectory] = field(default_factory=list)
+    batch: list[Trajectory] = field(default_factory=list)
+    without_signal: int = 0
+    stats: PlayStats = field(default_factory=PlayStats)
+
+    def take_in(self, credited: Sequence[Trajectory], stats: PlayStats, config: Config) -> int:
+        """Add groups with their advantages; returns how many of them had no signal."""
+        has_signal = signal(
+            np.array([_row(trajectory.advantages, config.plan.episodes) for trajectory in credited]), _groups(credited)
+        )
+        missing = len({t.group for t, has in zip(credited, has_signal, strict=True) if not has})
+        self.played += credited
+        # A meta-episode whose search had no answer is nobody's doing: it is counted and not trained on.
+        self.batch += [
+            trajectory
+            for trajectory, has in zip(credited, has_signal, strict=True)
+            if trajectory.finish_reason != "retrieval_failed" and (has or config.credit.no_signal == "keep")
+        ]
+        self.without_signal += missing
+        self.stats.add(stats)
+        return missing
+
+
+class ReinforcementStage:
+    """Roll out groups, credit their episodes, train on them."""
+
+    def __init__(self, config: Config, questions: Sequence[Question], player: Player, learner: Learner) -> None:
+        self._config = config
+        self._order = DataOrder(questions, seed=config.seed)
+        self._player = player
+        self._learner = learner
+
+    def step(self, step: int) -> StepOutcome:
+        """One step of MR-Search."""
+        started = time.perf_counter()
+        rollout = self._roll_out(step)
+        rolled_out = time.perf_counter()
+        metrics = self._learner.step(Batch(rollout.batch, step))
+        finished = time.perf_counter()
+        values = {
+            **summarize(rollout.played, self._config.plan.episodes),
+            **mean_rewards(rollout.played, self._config.plan.episodes),
+            "groups": float(len(set(_groups(rollout.played)))),
+            "no_signal_share": rollout.without_signal / len(set(_groups(rollout.played))),
+            "count/lone_groups": float(_lone_groups(rollout.played)),
+            **metrics.values,
+            **{f"count/{name}": float(count) for name, count in rollout.stats.counters.items()},
+            "time/generation_s": rollout.stats.generation_s,
+            "time/retrieval_s": rollout.stats.retrieval_s,
+            "time/training_s": finished - rolled_out,
+            "time/step_s": finished - started,
+            "rate/tokens_per_s": rollout.stats.counters["generated_tokens"] / max(1e-9, rollout.stats.generation_s),
+        }
+        return StepOutcome(values, rollout.played)
+
+    def _roll_out(self, step: int) -> Rollout:
+        """Play the questions of a step and credit their episodes; with `refill`, until enough groups have signal."""
+        config = self._config
+        rollout = Rollout()
+        missing = config.train.questions
+        for _ in range(REFILL_ROUNDS if config.credit.no_signal == "refill" else 1):
+            trajectories, stats = self._player.play(
+                self._order.take(missing),
+                config.plan,
+                group_size=config.train.group_size,
+                sampling=config.sampling,
+                seed=(config.seed, step),
+                first_group=len(set(_groups(rollout.played))),
+            )
+            credited = assign_credit(assign_rewards(trajectories, config.reward), config.credit, config.plan)
+            missing = rollout.take_in(credited, stats, config)
+            if not missing:
+                break
+        return rollout
+
+    def state(self) -> dict[str, Any]:
+        """The position in the questions."""
+        return {"position": self._order.position}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to a position in the questions."""
+        self._order.position = state["position"]
+
+
+class SupervisedStage:
+    """Imitate finished meta-episodes: the same mask, every sampled token weighted alike."""
+
+    def __init__(self, config: Config, demonstrations: Sequence[Trajectory], learner: Learner) -> None:
+        self._order = DataOrder(demonstrations, seed=config.seed)
+        self._batch = config.train.questions
+        self._learner = learner
+
+    def step(self, step: int) -> StepOutcome:
+        """One step on the next demonstrations."""
+        started = time.perf_counter()
+        metrics = self._learner.step(Batch(self._order.take(self._batch), step))
+        return StepOutcome({**metrics.values, "time/step_s": time.perf_counter() - started})
+
+    def state(self) -> dict[str, Any]:
+        """The position in the demonstrations."""
+        return {"position": self._order.position}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to a position in the demonstrations."""
+        self._order.position = state["position"]
+
+
+@dataclass
+class Hooks:
+    """What happens around the steps; all of it may be left out."""
+
+    evaluate: Callable[[], dict[str, float]] | None = None
+    """Scores on the validation set, the last `em/n` of which chooses the best checkpoint."""
+    on_step: Callable[[int, Mapping[str, float]], None] = field(default=lambda step, values: None)
+    """Told of each step, for progress."""
+    should_stop: Callable[[], bool] = field(default=lambda: False)
+    """Asked after each step; the run then saves and stops."""
+
+
+def train(run: RunFolder, config: Config, stage: Stage, learner: Learner, hooks: Hooks | None = None) -> None:
+    """Run the remaining steps, recording each; saves at checkpoints, at the best evaluation and at the end."""
+    hooks = hooks or Hooks()
+    start, best = resume(run, stage, learner)
+    for step in range(start + 1, config.train.steps + 1):
+        outcome = stage.step(step)
+        values = dict(outcome.values)
+        is_best = False
+        if hooks.evaluate is not None and config.eval.every and step % config.eval.every == 0:
+            validation = hooks.evaluate()
+            values |= {f"validation/{name}": value for name, value in validation.items()}
+            score = validation[f"em/{config.eval.episodes or config.plan.episodes}"]
+            is_best = best is None or score > best["score"]
+            if is_best:
+                best = {"step": step, "score": score}
+        run.record(step, values)
+        if config.checkpoint.trajectories and outcome.trajectories:
+            run.write_trajectories(step, outcome.trajectories)
+        hooks.on_step(step, values)
+        stopping = hooks.should_stop() and step < config.train.steps
+        if stopping or is_best or step % config.checkpoint.every == 0 or step == config.train.steps:
+            run.save_checkpoint(
+                step,
+                {"stage": stage.state(), "best": best},
+                learner.save,
+                keep=config.checkpoint.keep,
+                best=best["step"] if best else None,
+            )
+        if stopping:
+            raise Interrupted(
+                f"stopped after step {step}, which is saved; go on with: mrsearch train --resume {run.path}"
+            )
+
+
+def resume(run: RunFolder, stage: Stage, learner: Learner) -> tuple[int, dict[str, Any] | None]:
+    """Put stage and learner where the last checkpoint left them; returns its step and the best so far."""
+    checkpoint: Checkpoint | None = run.last_checkpoint()
+    run.rewind(checkpoint.step if checkpoint else 0)
+    if checkpoint is None:
+        return 0, None
+    learner.load(checkpoint.folder)
+    stage.restore(checkpoint.state["stage"])
+    return checkpoint.step, checkpoint.state["best"]
+
+
+def assign_rewards(trajectories: Sequence[Trajectory], reward: str) -> list[Trajectory]:
+    """Score every episode's answer, as it was parsed when it was given."""
+    function = REWARDS[reward]
+    return [
+        replace(
+            trajectory,
+            rewards=[function(episode.answer, trajectory.question.golden_answers) for episode in trajectory.episodes],
+        )
+        for trajectory in trajectories
+    ]
+
+
+def assign_credit(trajectories: Sequence[Trajectory], config: CreditConfig, plan: Plan) -> list[Trajectory]:
+    """Turn the rewards of all groups into advantages, by the configured rule."""
+    advantages = RULES[config.rule](
+        np.array([_row(trajectory.rewards, plan.episodes) for trajectory in trajectories]),
+        groups=_groups(trajectories),
+        lengths=np.array([len(trajectory.episodes) for trajectory in trajectories]),
+        ended=[trajectory.finish_reason for trajectory in trajectories],
+        gamma=config.gamma,
+        mask=np.array(plan.credit_mask),
+        ragged=config.ragged,
+        cost=config.cost,
+    )
+    return [
+        replace(trajectory, advantages=row[: len(trajectory.episodes)].tolist())
+        for trajectory, row in zip(trajectories, advantages, strict=True)
+    ]
+
+
+def mean_rewards(trajectories: Sequence[Trajectory], episodes: int) -> dict[str, float]:
+    """Mean reward of each episode index; a missing episode counts as 0."""
+    rewards = np.array([_row(trajectory.rewards, episodes) for trajectory in trajectories])
+    return {f"reward/{n + 1}": float(rewards[:, n].mean()) for n in range(episodes)}
+
+
+def _row(values: Sequence[float], episodes: int) -> list[float]:
+    return [*values, *[0.0] * (episodes - len(values))]
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> list[int]:
+    return [trajectory.group for trajectory in trajectories]
+
+
+def _lone_groups(trajectories: Sequence[Trajectory]) -> int:
+    """Groups of which an outage left one member, which then has no baseline."""
+    members: dict[int, int] = {}
+    for trajectory in trajectories:
+        members[trajectory.group] = members.get(trajectory.group, 0) + (trajectory.finish_reason != "retrieval_failed")
+    return sum(count == 1 for count in members.values())
