@@ -11,6 +11,7 @@ import tiny_tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import FAMILIES, TAGS, byte_level, family, sentencepiece_like, unigram_with_names, word_level
+from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
 from mrsearch.codec import HFCodec, common_share
@@ -211,7 +212,9 @@ def test_another_template_or_none_can_be_asked_for(tmp_path: Path):
     ("change", "complaint"),
     [
         (("<|im_start|>assistant\n' }}", "<|im_start|>assistant\n<think>\n' }}"), "'.*assistant.*<think>"),
-        (("'<|im_start|>' + message.role", "messages | length ~ '<|im_start|>' + message.role"), "rewrites"),
+        (("message.role +", "message.role + ('' if messages[1] else 'x') +"), "rewrites .* before a turn"),
+        (("message.role +", "message.role + ('x' if messages[3] and loop.first else '') +"), "before a later turn"),
+        (("message.role +", "message.role + loop.index * (message.role == 'user') * 'x' +"), "after a later turn"),
         (("for message in messages", "for message in messages[-1:]"), "leaves out"),
         (("+ content +", "+ content + content +"), "repeats 2 times"),
         (("{{- '<|im_start|>'", "{{- raise_exception('never\nagain') }}{{- '<|im_start|>'"), "never again"),
@@ -364,6 +367,21 @@ def test_plain_text_loses_nothing_by_being_encoded_apart():
     )
 
 
+def test_a_name_is_encoded_as_if_the_tokenizer_had_no_such_token():
+    other = byte_level(controls=["<|endoftext|>"], eos="<|endoftext|>")
+    text = " <|im_end|> and </answer><think>"
+    question = HOSTILE_CODECS[id(CONTROLS_AND_TAGS)].opening("?{question}", Question("q", text, ()))
+    expected = other.encode(text)
+    assert question[question.index(other.convert_tokens_to_ids("?")) + 1 :][: len(expected)] == expected
+
+
+def test_the_name_of_the_unknown_token_is_plain_text_where_the_vocabulary_has_the_letters():
+    codec = HOSTILE_CODECS[id(UNIGRAM)]
+    observed = codec.observation([Passage("1", "", "a <unk> b")], 100).ids
+    assert "a <unk> b" in codec.decode(observed)
+    assert UNIGRAM.unk_token_id not in observed
+
+
 def test_our_own_prompts_may_use_the_tokens_of_tags():
     tags = CONTROLS_AND_TAGS.convert_tokens_to_ids(["<think>", "</think>", "<information>", "</information>"])
     codec = HOSTILE_CODECS[id(CONTROLS_AND_TAGS)]
@@ -371,13 +389,13 @@ def test_our_own_prompts_may_use_the_tokens_of_tags():
     assert set(tags[2:]) <= set(codec.observation([], 100).ids)
 
 
-def test_a_single_character_stands_for_itself_unless_it_ends_the_text():
-    tokenizer = word_level(tags=["§", "¶"])
-    tokenizer.eos_token = "¶"
-    harmless, end = tokenizer.convert_tokens_to_ids(["§", "¶"])
-    observed = HFCodec(tokenizer).observation([Passage("1", "", "§ ¶ program?")], 100).ids
-    assert harmless in observed
-    assert end not in observed
+def test_a_single_character_stands_for_itself_unless_it_is_a_control_token():
+    tokenizer = word_level(tags=["§", "¶", "!", "%"])
+    tokenizer.add_special_tokens({"eos_token": "¶", "pad_token": "!", "additional_special_tokens": ["%"]})
+    harmless, end, padding, control = tokenizer.convert_tokens_to_ids(["§", "¶", "!", "%"])
+    observed = HFCodec(tokenizer).observation([Passage("1", "", "§ ¶ ! % program?")], 100).ids
+    assert {harmless, padding} <= set(observed)
+    assert not {end, control} & set(observed)
 
 
 def test_what_is_unknown_is_left_out_where_only_the_end_of_text_could_stand_for_it():
@@ -514,6 +532,12 @@ def test_every_id_that_can_complete_a_tag_is_known(name: str):
         if ">" in codec.decode([token]) or ">" in tokenizer.convert_ids_to_tokens(token):
             assert token in closing
     assert len(closing) < len(tokenizer)
+
+
+def test_an_id_that_shows_a_bracket_only_when_decoded_is_known_too():
+    tokenizer = word_level(tags=["›"])
+    tokenizer.backend_tokenizer.decoder = decoders.Replace("›", ">")
+    assert tokenizer.convert_tokens_to_ids("›") in HFCodec(tokenizer).closing_ids()
 
 
 @given(st.text(alphabet="</answersch> \n😀", max_size=30))

@@ -39,6 +39,8 @@ from mrsearch.engine.model import LanguageModel
 TAGS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>")
 PLACES = ("Rome", "Oslo", "Lima", "Bern")
 WORDS = ("Q", "again", "neither", "last", "nothing", *PLACES)
+JOINED = ("<search>Rome", "<search>Oslo", "<search>Lima", "<answer>Rome", "<answer>Oslo", "<answer>Lima")
+"""Words that only a policy writes: an encoder splits them. With them a random turn often holds a pair of tags."""
 PROMPTS = Prompts(
     question="Q {question} ",
     explore="again Q ",
@@ -53,8 +55,8 @@ PROMPTS = Prompts(
 
 
 def tiny_tokenizer(*, pad: str = "<pad>") -> PreTrainedTokenizerFast:
-    """Words split at white space, with the tags among them: 21 ids."""
-    names = ["<pad>", "<unk>", "<bos>", "<eos>", *TAGS, *WORDS]
+    """Words split at white space, with the tags among them: 27 ids."""
+    names = ["<pad>", "<unk>", "<bos>", "<eos>", *TAGS, *WORDS, *JOINED]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(names)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["<pad>", "<unk>", "<bos>", "<eos>"])
@@ -74,7 +76,7 @@ def tiny_codec(*, pad: str = "<pad>") -> HFCodec:
     return HFCodec(tiny_tokenizer(pad=pad), PROMPTS)
 
 
-VOCABULARY = 4 + len(TAGS) + len(WORDS)
+VOCABULARY = 4 + len(TAGS) + len(WORDS) + len(JOINED)
 
 
 def questions(count: int) -> list[Question]:
@@ -83,15 +85,15 @@ def questions(count: int) -> list[Question]:
 
 
 class PlaceRetriever:
-    """Passages of different lengths, by the length of the query; every fifth length finds nothing."""
+    """Passages of different lengths, by the letters of the query; every third number of letters finds nothing."""
 
     def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
         """Up to `top_k` passages for each request."""
         return [self._find(request) for request in requests]
 
     def _find(self, request: Search) -> list[Passage]:
-        size = len(request.query.split())
-        if size % 5 == 4:
+        size = len(request.query)
+        if size % 3 == 0:
             return []
         return [Passage(str(n), "", " ".join(PLACES[: 1 + (size + n) % 4])) for n in range(request.top_k)]
 
@@ -130,7 +132,8 @@ _BUILD: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {
     # sliding and full layers in turn, scaled embeddings, two bases of the rotation
     "gemma3": lambda shape: Gemma3ForCausalLM(
         Gemma3TextConfig(
-            **shape,
+            # its scaled embeddings and normed branches need narrower weights for the same effect
+            **{**shape, "initializer_range": shape["initializer_range"] / 3},
             sliding_window=WINDOW,
             layer_types=["sliding_attention", "full_attention"],
             query_pre_attn_scalar=8,
@@ -156,16 +159,18 @@ _BUILD: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {
     ),
 }
 ARCHITECTURES = tuple(_BUILD)
+LIVELY = 3
+"""A seed with which every architecture writes turns of different lengths and endings."""
 
 
-def tiny_module(name: str = "qwen3", *, seed: int = 0, **changes: Any) -> PreTrainedModel:
+def tiny_module(name: str = "qwen3", *, seed: int = LIVELY, **changes: Any) -> PreTrainedModel:
     """A random model in float32, as transformers builds it; one seed gives one set of weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return _BUILD[name]({**_SHAPE, **changes}).eval()
 
 
-def tiny_model(name: str = "qwen3", *, seed: int = 0, double: bool = False, **changes: Any) -> LanguageModel:
+def tiny_model(name: str = "qwen3", *, seed: int = LIVELY, double: bool = False, **changes: Any) -> LanguageModel:
     """The same as the engine sees it, in float32 or in float64."""
     module = tiny_module(name, seed=seed, **changes)
     return LanguageModel(module.double() if double else module)

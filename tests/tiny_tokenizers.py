@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -235,7 +236,12 @@ TURN_TOKENS = ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
 @cache
 def family(name: str) -> PreTrainedTokenizerFast:
     """A tokenizer with a chat template, in the manner of the family that the name says."""
-    headers = {"controls": HEADER_TOKENS, "bos": "<|begin_of_text|>", "eos": "<|eot_id|>", "pad": "<|end_of_text|>"}
+    headers: dict[str, Any] = {
+        "controls": HEADER_TOKENS,
+        "bos": "<|begin_of_text|>",
+        "eos": "<|eot_id|>",
+        "pad": "<|end_of_text|>",
+    }
     match name:
         case "qwen2.5":
             return byte_level(CHATML_WITH_SYSTEM)

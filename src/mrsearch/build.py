@@ -166,6 +166,11 @@ def player(config: Config, model: LanguageModel, codec: HFCodec, retriever: Retr
     return Player(driver, codec, config.prompts)
 
 
+def player_of(config: Config) -> Player:
+    """Load the model, its tokenizer and the retriever that the settings name, ready to play."""
+    return player(config, language_model(config), codec(config), retriever(config.retrieval))
+
+
 @dataclass(frozen=True)
 class Training:
     """All that `train` needs, ready to run."""

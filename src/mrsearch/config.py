@@ -285,10 +285,11 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
         return _ADAPTER.validate_python(tree)
     except ValidationError as error:
         first = error.errors()[0]
+        ours = first.get("ctx", {}).get("error")
+        if isinstance(ours, ConfigError):  # says itself which setting it means
+            raise ours from error
         where = ".".join(str(part) for part in first["loc"])
-        reason = first["msg"].removeprefix("Value error, ")
-        given = f" (given: {first['input']!r})" if where else ""
-        raise ConfigError(f"{where}: {reason}{given}" if where else reason) from error
+        raise ConfigError(f"{where}: {first['msg']} (given: {first['input']!r})") from error
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -296,6 +297,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"there is no settings file {path}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error
     if tree is None:
@@ -364,6 +367,7 @@ def _check(config: Config) -> None:
         if value not in known:
             raise ConfigError(f"{name} is {value!r}; known are {', '.join(sorted(known))}")
     least = {
+        "seed": (config.seed, 0),
         "train.steps": (config.train.steps, 1),
         "train.questions": (config.train.questions, 1),
         "train.updates": (config.train.updates, 1),

@@ -20,7 +20,10 @@ from mrsearch import __version__
 from mrsearch.cli.output import exit_codes
 
 COMMANDS: Mapping[str, str] = {
+    "quickstart": "mrsearch.cli.quickstart",
     "train": "mrsearch.cli.train",
+    "eval": "mrsearch.cli.eval",
+    "ask": "mrsearch.cli.ask",
     "doctor": "mrsearch.cli.doctor",
 }
 """Subcommands in the order in which `--help` lists them, with their modules."""

@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 def ready_config(run: RunFolder, console: Console) -> Config:
     """A run's settings with every path filled in; builds its mini world first, if it has one."""
-    from transformers.utils import logging
-
     from mrsearch import prepare
     from mrsearch.config import from_dict
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    silence_loading()
     config = from_dict(run.settings())
     if not config.world.entities:
         return config
@@ -47,6 +45,13 @@ def run_training(run: RunFolder, console: Console) -> dict[str, float]:
         )
         train(run, config, training.stage, training.learner, hooks)
     return run.metrics()[-1]
+
+
+def silence_loading() -> None:
+    """Turn off the bars that transformers draws for every file it loads or writes."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 class Bar:

@@ -32,6 +32,7 @@ def command(
     """
     from mrsearch.cli.running import run_training
     from mrsearch.config import load_config
+    from mrsearch.recipe import recipe_path
     from mrsearch.runs import RunFolder
 
     if resume is not None:
@@ -41,7 +42,7 @@ def command(
     else:
         if not settings:
             raise ConfigError("name a recipe, for example: mrsearch train recipes/quickstart.yaml")
-        recipe, overrides = (Path(settings[0]), settings[1:]) if "=" not in settings[0] else (None, settings)
+        recipe, overrides = (recipe_path(settings[0]), settings[1:]) if "=" not in settings[0] else (None, settings)
         config = load_config(recipe, overrides)
         run = RunFolder.create(out or default_folder(recipe.stem if recipe else "run"), config.as_dict())
     console = stderr_console()

@@ -88,6 +88,11 @@ class MetaEpisode:
         self._episode_start = 0  # where the current episode's first turn begins in its window
         self._begin_episode()
 
+    @property
+    def episodes(self) -> Sequence[Episode]:
+        """The episodes so far, the running one among them."""
+        return self._episodes
+
     def feed(self, reply: Completion | Sequence[Passage]) -> None:
         """Give the reply to what `need` asked for: a completion, or the passages (possibly none) of a search."""
         if isinstance(reply, Completion):
@@ -204,7 +209,8 @@ class MetaEpisode:
         episode.turns.append(
             Turn(text, parsed.action, turn_end, parsed.format_valid, len(self._windows) - 1, start, len(window))
         )
-        self._count_turn(episode.turns[-1], empty=not text.strip())
+        said = self._codec.decode(ids[:-1]) if self._after_end else text
+        self._count_turn(episode.turns[-1], empty=not said.strip())
         self._follow(episode, parsed.action, turn_end)
 
     def _follow(self, episode: Episode, action: Action, turn_end: TurnEnd) -> None:

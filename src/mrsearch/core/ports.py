@@ -20,11 +20,14 @@ CompletionEnd = Literal["stop", "end", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. Temperature 0 is greedy; `top_p` 1 and `top_k` 0 are off."""
+    """How tokens are drawn."""
 
     temperature: float = 1.0
+    """Divides the logits; 0 is greedy."""
     top_p: float = 1.0
+    """Draw from the likeliest tokens that make up this share of the probability; 1 is off."""
     top_k: int = 0
+    """Draw from so many likeliest tokens; 0 is off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,30 @@ def folded_attention(
         mask_rows = attention_mask.shape[0]
         attention_mask = attention_mask.unsqueeze(2).expand(mask_rows, 1, folds, length, key.shape[2])
         attention_mask = attention_mask.reshape(mask_rows, 1, folds * length, key.shape[2])
-    output = F.scaled_dot_product_attention(
-        folded, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
-    )
+    if length == 1 and query.device.type == "cpu" and query.dtype != torch.bfloat16:
+        output = _by_products(folded, key, value, attention_mask, scaling)
+    else:
+        output = F.scaled_dot_product_attention(
+            folded, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+        )
     return output.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
+
+
+def _by_products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """The same by two batched products: for a few queries a row the fused CPU kernel is slower (bench/attention.py).
+
+    Keys and values are slices of a larger store; merging their first two axes keeps them views.
+    """
+    batch, kv_heads, folds, width = query.shape
+    length = key.shape[2]
+    bias = mask.expand(batch, kv_heads, folds, length).reshape(batch * kv_heads, folds, length)
+    scores = torch.baddbmm(
+        bias,
+        query.reshape(batch * kv_heads, folds, width),
+        key.reshape(batch * kv_heads, length, width).transpose(1, 2),
+        alpha=width**-0.5 if scaling is None else scaling,
+    )
+    output = torch.bmm(scores.softmax(dim=-1), value.reshape(batch * kv_heads, length, -1))
+    return output.view(batch, kv_heads, folds, -1)

@@ -34,6 +34,7 @@ class RowCache(Cache):
         self._last = 0
         self._used = 0
         self._positions = torch.empty(0, 0, dtype=torch.long)
+        self._index = torch.empty(0, dtype=torch.long)
 
     def begin(
         self, first: int, last: int, width: int, *, device: torch.device, dtype: torch.dtype
@@ -48,6 +49,7 @@ class RowCache(Cache):
         self._used = max(self.lengths[first:last]) + width
         self._reserve(self._used)
         self._positions = starts[:, None] + torch.arange(width, device=device)
+        self._index = torch.arange(last - first, device=device)
         columns = torch.arange(self._used, device=device)
         ahead = columns[None, None, :] > self._positions[:, :, None]
         mask = torch.zeros(ahead.shape, device=device, dtype=dtype).masked_fill_(ahead, float("-inf"))
@@ -72,8 +74,10 @@ class RowCache(Cache):
         result = []
         for store, new in ((self._keys[layer_idx], key_states), (self._values[layer_idx], value_states)):
             rows = store[self._first : self._last]
-            index = torch.arange(rows.shape[0], device=new.device)[:, None]
-            rows[index, :, self._positions] = new.transpose(1, 2)
+            if new.shape[2] == 1:
+                rows[self._index, :, self._positions[:, 0]] = new[:, :, 0]
+            else:
+                rows[self._index[:, None], :, self._positions] = new.transpose(1, 2)
             result.append(rows[:, :, : self._used])
         return result[0], result[1]
 

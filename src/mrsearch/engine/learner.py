@@ -99,7 +99,7 @@ class EmbeddedLearner:
         """One optimiser step: the mean over all trained tokens of its rows, however they are batched."""
         trained = sum(len(row.positions) for row in rows)
         every_row = self._kind == "rl" and (self._loss.kl > 0 or self._loss.entropy > 0)
-        active = [row for row in rows if every_row or row.has_gradient]
+        active = list(rows) if every_row else [kept for row in rows if (kept := row.with_gradient())]
         tally.trained_tokens += trained
         tally.idle_tokens += trained - sum(len(row.positions) for row in active)
         if not active:

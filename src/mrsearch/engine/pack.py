@@ -25,10 +25,18 @@ class Row:
     logprobs: np.ndarray
     group: int
 
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the policy term of any token is not zero."""
-        return bool(np.any(self.advantages))
+    def with_gradient(self) -> Row | None:
+        """The row with those tokens alone whose policy term is not zero, cut behind the last of them; None for none."""
+        moving = np.flatnonzero(self.advantages)
+        if not len(moving):
+            return None
+        return Row(
+            self.ids[: self.positions[moving[-1]] + 1],
+            self.positions[moving],
+            self.advantages[moving],
+            self.logprobs[moving],
+            self.group,
+        )
 
 
 @dataclass(frozen=True, slots=True)

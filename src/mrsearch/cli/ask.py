@@ -1,0 +1,84 @@
+"""`mrsearch ask`: put one question to a trained agent and watch its episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mrsearch.cli.output import JsonFlag, print_json, stderr_console
+from mrsearch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mrsearch.core.types import Turn
+
+
+def command(
+    question: Annotated[str, typer.Argument(help="The question, as the agent's training data words them.")],
+    run: Annotated[Path | None, typer.Option(help="Run folder; by default the newest under runs/.")] = None,
+    episodes: Annotated[int, typer.Option(help="Episodes to play; by default as many as the plan has.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Put one question to the agent of a run, and watch its searches and answers as they come.
+
+    \b
+    Examples:
+      mrsearch ask "Zasen 's star 's employer ?"
+      mrsearch ask "Who directed the film that made her famous?" --run runs/mine --episodes 4
+    """
+    from dataclasses import replace
+
+    from mrsearch import build
+    from mrsearch.cli.running import ready_config
+    from mrsearch.core.meta_episode import MetaEpisode
+    from mrsearch.core.ports import Generate, Sampling
+    from mrsearch.core.types import Question
+    from mrsearch.engine.rollout import EmbeddedPolicy
+    from mrsearch.rollout.driver import answer_searches
+    from mrsearch.runs import RunFolder, model_folder
+
+    folder = run or _newest_run()
+    config = ready_config(RunFolder.open(folder), stderr_console())
+    config = replace(config, model=replace(config.model, path=str(model_folder(folder))))
+    plan = replace(config.plan, episodes=episodes or config.plan.episodes)
+    codec = build.codec(config)
+    meta = MetaEpisode(
+        Question("asked", question, ("",)), plan, codec, config.prompts, sampling=Sampling(temperature=0.0)
+    )
+    policy = EmbeddedPolicy(build.language_model(config), codec)
+    retriever = build.retriever(config.retrieval)
+    shown = 0
+    while meta.need is not None:
+        if isinstance(meta.need, Generate):
+            meta.feed(policy.generate([meta.need])[0])
+        answer_searches([meta], retriever)
+        turns = [(episode.number, turn) for episode in meta.episodes for turn in episode.turns]
+        for number, turn in () if as_json else turns[shown:]:
+            print(_as_text(number, turn), flush=True)
+        shown = len(turns)
+    trajectory = meta.trajectory()
+    answers = [episode.answer for episode in trajectory.episodes]
+    final = next((answer for answer in reversed(answers) if answer), None)
+    if as_json:
+        print_json({"question": question, "answer": final, "answers": answers, "ended": trajectory.finish_reason})
+    else:
+        agree = len({answer for answer in answers if answer}) == 1
+        print(f"Answer: {final or 'none'} (that of the last episode with one; episodes {'agree' if agree else 'differ'})")
+
+
+def _as_text(episode: int, turn: Turn) -> str:
+    lines = [f"[episode {episode}] {turn.text}"]
+    for rank, passage in enumerate(turn.passages or (), start=1):
+        lines.append(f"    {rank}. {passage.title}: {passage.text}")
+    return "\n".join(lines)
+
+
+def _newest_run() -> Path:
+    runs = sorted(
+        (path.parent for path in Path("runs").glob("*/config.yaml") if (path.parent / "checkpoints").exists()),
+        key=lambda path: path.stat().st_mtime,
+    )
+    if not runs:
+        raise ConfigError("there is no run under runs/ to ask; make one with: mrsearch quickstart, or name one by --run")
+    return runs[-1]
