@@ -1,4 +1,4 @@
-"""The ports without a library: a codec of words and signs, passages in a dict, a policy that writes given completions."""
+"""The ports without a library: a codec of words and signs, passages in a dict, a policy that writes as it is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: one typed tree, read from YAML and the command line, in which a wrong key or value never passes unnoticed."""
+"""Settings: one typed tree, read from YAML and the command line, in which no wrong key or value passes unnoticed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class TestDefaults:
             before.target.id
             for before, after in zip(body.body, body.body[1:], strict=False)
             if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)
-            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)
+            if isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
         }
         types = typing.get_type_hints(section)
         leaves = {setting.name for setting in fields(section) if not is_dataclass(types[setting.name])}
@@ -204,7 +206,9 @@ class TestOverrides:
         assert load_config(overrides=["model.path=a=b"]).model.path == "a=b"
 
     def test_set_a_tuple_below_a_branch(self) -> None:
-        config = load_config(overrides=["optimizer.betas=[0.8, 0.95]", "world.hops=[2]", "plan.openings=[explore, reflection]"])
+        config = load_config(
+            overrides=["optimizer.betas=[0.8, 0.95]", "world.hops=[2]", "plan.openings=[explore, reflection]"]
+        )
         assert config.optimizer.betas == (0.8, 0.95)
         assert config.world.hops == (2,)
         assert config.plan.openings == ("explore", "reflection")

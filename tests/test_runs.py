@@ -33,7 +33,9 @@ def trajectory(member: int = 0, logprob: float = -0.1) -> Trajectory:
     window.place([9], episode=1)
     window.sample([0], [-1e-300], episode=1)
     turns = [
-        Turn("<search>é</search>", Action("search", "é"), "search", False, 0, 2, 4, (Passage("1", "T", "x\u2028y", 0.1),)),
+        Turn(
+            "<search>é</search>", Action("search", "é"), "search", False, 0, 2, 4, (Passage("1", "T", "x\u2028y", 0.1),)
+        ),
         Turn("<answer>\ud83d</answer>", Action("answer", "\ud83d"), "answer", False, 0, 5, 6),
     ]
     return Trajectory(
@@ -117,7 +119,9 @@ class TestMetrics:
 
 class TestTrajectories:
     def test_come_back_exactly(self, run: RunFolder) -> None:
-        written = [trajectory(member, logprob) for member, logprob in enumerate((-0.1, -5e-324, -1.7976931348623157e308))]
+        written = [
+            trajectory(member, logprob) for member, logprob in enumerate((-0.1, -5e-324, -1.7976931348623157e308))
+        ]
         run.write_trajectories(12, written)
         read = list(run.trajectories(12))
         assert read == written

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_codec import END, MESSAGE, REPLY, PlainCodec, completion, play_turns, write
 
 from mrsearch.core.meta_episode import MetaEpisode, derive_seed
 from mrsearch.core.plan import Plan
-from mrsearch.core.ports import Completion, Generate, Observation, Sampling, Search
+from mrsearch.core.ports import Completion, CompletionEnd, Generate, Observation, Sampling, Search
 from mrsearch.core.protocol import STOP, Prompts, first_stop_end, parse_action
 from mrsearch.core.rewards import exact_match, normalize
 from mrsearch.core.types import Action, Episode, Passage, Question, Trajectory, Window
-from plain_codec import END, MESSAGE, REPLY, PlainCodec, completion, play_turns, write
 
 PROMPTS = Prompts(
     question="Q: {question}\n",
@@ -70,9 +71,7 @@ def episode_ends(trajectory: Trajectory) -> list[str | None]:
 
 
 def trained_ids(windows: Sequence[Window]) -> list[int]:
-    return [
-        token for window in windows for token, mask in zip(window.ids, window.loss_mask, strict=True) if mask
-    ]
+    return [token for window in windows for token, mask in zip(window.ids, window.loss_mask, strict=True) if mask]
 
 
 def rewards(trajectory: Trajectory) -> list[float]:
@@ -389,7 +388,9 @@ class TestOtherEndings:
         assert play_turns(meta, codec, [PARIS, PARIS]).finish_reason == "complete"
 
     def test_each_episode_opens_with_its_own_prompt(self, codec: PlainCodec) -> None:
-        meta = begin(codec, episodes=4, searches=0, openings=("explore", "reflection"), prompts=replace(PROMPTS, last_call=""))
+        meta = begin(
+            codec, episodes=4, searches=0, openings=("explore", "reflection"), prompts=replace(PROMPTS, last_call="")
+        )
         trajectory = play_turns(meta, codec, ["a", "b", "c", "d"])
         assert codec.decode(trajectory.windows[0].ids) == (
             "[message]Q: Where?\n[reply]a"
@@ -503,7 +504,9 @@ class TestTokens:
         meta.feed(completion([END], "end"))
         meta.feed(write(codec, SEARCH))
         meta.feed(FOUND)
-        assert codec.decode(request(meta).ids).endswith("</search>\n\n<information>\na b\n</information>\n\n\nLast call.\n")
+        assert codec.decode(request(meta).ids).endswith(
+            "</search>\n\n<information>\na b\n</information>\n\n\nLast call.\n"
+        )
 
     @pytest.mark.parametrize("context", ["full", "last"])
     def test_a_sampled_end_is_not_repeated_between_episodes(self, codec: PlainCodec, context: Any) -> None:
@@ -521,7 +524,9 @@ class TestTokens:
         assert (window.loss_mask[added], window.logprobs[added]) == (0, 0.0)
 
     def test_a_reflection_prompt_belongs_to_the_episode_that_it_opens(self, codec: PlainCodec) -> None:
-        window = play_turns(begin(codec, searches=0, prompts=replace(PROMPTS, last_call="")), codec, [PARIS, ROME]).windows[0]
+        window = play_turns(
+            begin(codec, searches=0, prompts=replace(PROMPTS, last_call="")), codec, [PARIS, ROME]
+        ).windows[0]
         first = OPENING_COST + TURN_COST
         assert window.episode_ids == [1] * first + [2] * (BETWEEN_COST + TURN_COST)
         assert window.loss_mask == [0] * 8 + [1] * 8 + [0] * 6 + [1] * 8
@@ -543,8 +548,11 @@ class TestShortContext:
         meta.feed(write(codec, SEARCH))
         meta.feed(FOUND)
         meta.feed(write(codec, ROME))
-        second = "[message]Q: Where?\n[reply]<search>where</search>\n\n<information>\na b\n</information>\n\n<answer>Rome</answer>"
-        assert codec.decode(request(meta).ids) == f"{second}[end][message]Again.\n[reply]"
+        assert codec.decode(request(meta).ids) == (
+            "[message]Q: Where?\n[reply]"
+            "<search>where</search>\n\n<information>\na b\n</information>\n\n<answer>Rome</answer>"
+            "[end][message]Again.\n[reply]"
+        )
         meta.feed(write(codec, PARIS))
         # Of the second episode its own turns alone: neither the first episode nor the prompt in front of it.
         third = "[message]Q: Where?\n[reply]<answer>Paris</answer>[end][message]Again.\n[reply]"
@@ -559,8 +567,8 @@ class TestShortContext:
         first, second = trajectory.windows
         assert (first.trained, second.trained) == (TURN_COST, TURN_COST)
         assert second.ids[OPENING_COST : OPENING_COST + TURN_COST] == codec.encode(ROME)
-        assert second.loss_mask[: -TURN_COST] == [0] * (len(second) - TURN_COST)
-        assert second.logprobs[: -TURN_COST] == [0.0] * (len(second) - TURN_COST)
+        assert second.loss_mask[:-TURN_COST] == [0] * (len(second) - TURN_COST)
+        assert second.logprobs[:-TURN_COST] == [0.0] * (len(second) - TURN_COST)
         assert second.episode_ids[OPENING_COST + TURN_COST - 1 :][:2] == [1, 2]
 
     def test_a_copied_episode_keeps_the_ids_that_were_sampled(self, codec: PlainCodec) -> None:
@@ -597,7 +605,7 @@ class TestShortContext:
 
     def test_it_goes_on_where_one_full_window_would_be_full(self, codec: PlainCodec) -> None:
         room = OPENING_COST + TURN_COST + BETWEEN_COST + TURN_COST
-        plan = {"episodes": 5, "window_tokens": room, "prompts": replace(PROMPTS, last_call="")}
+        plan: dict[str, Any] = {"episodes": 5, "window_tokens": room, "prompts": replace(PROMPTS, last_call="")}
         short = play_turns(begin(codec, context="last", **plan), codec, [PARIS] * 5)
         full = play_turns(begin(codec, **plan), codec, [PARIS] * 2)
         assert (short.finish_reason, len(short.episodes)) == ("complete", 5)
@@ -677,7 +685,7 @@ PROPER = st.sampled_from([*ACTIONS, *([*THOUGHT, *action] for action in ACTIONS)
 TURNS = st.one_of(
     PROPER,
     PROPER,
-    st.lists(st.sampled_from([THOUGHT, *ACTIONS, *LOOSE]), max_size=4).map(lambda parts: sum(parts, [])),
+    st.lists(st.sampled_from([THOUGHT, *ACTIONS, *LOOSE]), max_size=4).map(lambda parts: [*chain(*parts)]),
 )
 """The tokens of a turn: what the protocol asks for, or anything in any order."""
 
@@ -767,9 +775,9 @@ def completions(draw: st.DrawFn, codec: PlainCodec, max_tokens: int) -> Completi
     honoured = draw(st.booleans())
     cut = honoured and len(ids) > max_tokens
     ids = ids[:max_tokens] if honoured else ids
-    ends = st.just("length") if cut else st.sampled_from(["stop", "stop", "end", "length"])
+    ends: list[CompletionEnd] = ["length"] if cut else ["stop", "stop", "end", "length"]
     logprobs = draw(st.lists(st.floats(-20, 0), min_size=len(ids), max_size=len(ids)))
-    return Completion(ids, logprobs, draw(ends))
+    return Completion(ids, logprobs, draw(st.sampled_from(ends)))
 
 
 @st.composite
@@ -809,7 +817,9 @@ class TestInvariants:
         assert [
             value for w in windows for value, mask in zip(w.logprobs, w.loss_mask, strict=True) if mask
         ] == given_ones
-        assert all(value == 0.0 for w in windows for value, mask in zip(w.logprobs, w.loss_mask, strict=True) if not mask)
+        assert all(
+            value == 0.0 for w in windows for value, mask in zip(w.logprobs, w.loss_mask, strict=True) if not mask
+        )
 
     @given(play=plays())
     def test_the_four_lists_of_a_window_have_one_length_within_the_limit(self, play: Play) -> None:
@@ -873,7 +883,10 @@ class TestInvariants:
         assert counters["invalid_turns"] == sum(turn.finish_reason == "invalid" for turn in turns)
         assert counters["blank_answers"] == sum(turn.action == Action("answer", "") for turn in turns)
         assert counters["searches"] == sum(episode.searches for episode in play.trajectory.episodes)
-        cut = sum(len(w.kept) < len(w.completion.ids) and turn.format_valid for w, turn in zip(play.written, turns, strict=True))
+        cut = sum(
+            len(w.kept) < len(w.completion.ids) and turn.format_valid
+            for w, turn in zip(play.written, turns, strict=True)
+        )
         assert cut == 0  # a turn that was cut has no valid format
 
     @given(play=plays())
@@ -910,8 +923,9 @@ class TestInvariants:
 
     @staticmethod
     def check_episode(episode: Episode, plan: Plan) -> None:
-        *earlier, last = [turn.finish_reason for turn in episode.turns] or [None]
-        assert not {"answer", "context_full"} & set(earlier)
+        ends = [turn.finish_reason for turn in episode.turns]
+        last = ends[-1] if ends else None
+        assert not {"answer", "context_full"} & set(ends[:-1])
         assert (episode.answer is not None) == (episode.finish_reason == "answer") == (last == "answer")
         if episode.finish_reason == "no_answer":
             assert len(episode.turns) == plan.searches + 1

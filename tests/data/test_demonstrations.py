@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plain_codec import PlainCodec, play_turns
 
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
@@ -20,7 +21,6 @@ from mrsearch.data.demonstrations import (
 )
 from mrsearch.errors import DataError
 from mrsearch.rollout.scripted import replay
-from plain_codec import PlainCodec, play_turns
 
 RECORD: dict[str, Any] = {
     "question": {"id": "1", "question": "Where?", "golden_answers": ["Köln"]},
@@ -111,7 +111,9 @@ def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
 def test_a_line_that_is_none_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "demos.jsonl"
     path.write_text(f"{json.dumps(RECORD)}\n{line}\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r'demos\.jsonl, line 2: no demonstration .* a line needs "question" and "episodes"'):
+    with pytest.raises(
+        DataError, match=r'demos\.jsonl, line 2: no demonstration .* a line needs "question" and "episodes"'
+    ):
         load_demonstrations(path)
 
 

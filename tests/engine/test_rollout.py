@@ -22,7 +22,7 @@ from mrsearch.rollout.driver import Driver, PlayStats, SimpleDriver
 from mrsearch.rollout.play import Player
 from tiny_models import ARCHITECTURES, PROMPTS, PlaceRetriever, questions, tiny_codec, tiny_model
 
-PLAN = Plan(episodes=3, searches=2, top_k=2, turn_tokens=12, observation_tokens=9, window_tokens=160)
+PLAN = Plan(episodes=3, searches=2, top_k=2, turn_tokens=12, observation_tokens=7, window_tokens=160)
 LAST = replace(PLAN, context="last")
 CODEC = tiny_codec()
 

@@ -1,4 +1,4 @@
-"""The simple driver, the player and scripted turns: who is asked together, what an outage does, which seeds are used."""
+"""The simple driver, the player and scripted turns: who is asked together, what an outage does, which seeds come."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from plain_codec import CompletionPolicy, PassageBook, PlainCodec, write
 
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
@@ -16,7 +17,6 @@ from mrsearch.core.types import Passage, Question, Trajectory
 from mrsearch.rollout.driver import PlayStats, SimpleDriver, answer_searches
 from mrsearch.rollout.play import Player
 from mrsearch.rollout.scripted import ScriptedPolicy, replay
-from plain_codec import CompletionPolicy, PassageBook, PlainCodec, write
 
 PROMPTS = Prompts(question="{question}\n", reflection="Again.\n")
 PARIS = Question("1", "Where is the tower?", ("Paris",))
@@ -46,7 +46,9 @@ def play(codec: PlainCodec, metas: Sequence[MetaEpisode], retriever: Retriever) 
 
 class TestSimpleDriver:
     def test_each_machine_gets_its_own_replies(self, codec: PlainCodec) -> None:
-        metas = [MetaEpisode(question, PLAN, codec, PROMPTS, group=n) for n, question in enumerate((PARIS, ROME, PARIS))]
+        metas = [
+            MetaEpisode(question, PLAN, codec, PROMPTS, group=n) for n, question in enumerate((PARIS, ROME, PARIS))
+        ]
         trajectories, _ = play(codec, metas, PassageBook({"tower": [TOWER]}))
         assert [trajectory.episodes[0].answer for trajectory in trajectories] == ["Paris", "unknown", "Paris"]
         assert [trajectory.episodes[0].turns[0].passages for trajectory in trajectories] == [(TOWER,), (), (TOWER,)]

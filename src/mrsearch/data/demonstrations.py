@@ -53,7 +53,7 @@ def load_demonstrations(path: Path) -> list[Demonstration]:
                 continue
             try:
                 demonstrations.append(demonstration_from_record(json.loads(line)))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(
                     f"{path}, line {number}: no demonstration ({type(error).__name__}: {error}); a line needs "
                     '"question" and "episodes", each with "turns" of "text" and "passages"'
