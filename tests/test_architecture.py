@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "mrsearch"
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "jsonl": set(),
     "core": set(),
     "config": {"core"},
     "runs": {"core"},
@@ -33,6 +34,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 """Parts of mrsearch that a part may import, besides itself and `errors` (which imports nothing)."""
+
+LEAVES = {"errors", "jsonl"}
+"""Parts that import no other and that all but the core may import; the core may import `errors` alone."""
 
 EVERYTHING = {"build", "prepare", "cli"}
 """Parts that may import any other: where implementations are chosen and put together, and the commands."""
@@ -110,7 +114,8 @@ def may_import(module: str, part: str, name: str, *, at_top: bool) -> bool:
     if root == "mrsearch":
         target = rest[0] if rest else "__init__"
         # A front-door name is no target: inside the package, names come from the modules that define them.
-        allowed = {part, "__version__"} | MAY_IMPORT.get(part, set()) | (set() if part == "errors" else {"errors"})
+        leaves = set() if part == "errors" else {"errors"} if part in {"core", "jsonl"} else LEAVES
+        allowed = {part, "__version__"} | MAY_IMPORT.get(part, set()) | leaves
         return part in EVERYTHING or target in allowed
     if part == "errors":
         return root == "__future__"

@@ -7,18 +7,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import tiny_tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_tokenizers import FAMILIES, TAGS, byte_level, family, sentencepiece_like, unigram_with_names, word_level
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
+import tiny_tokenizers
 from mrsearch.codec import HFCodec, common_share
 from mrsearch.core.ports import Codec
 from mrsearch.core.protocol import Prompts, render_passage
 from mrsearch.core.types import Passage, Question
 from mrsearch.errors import ConfigError, ModelError
+from tiny_tokenizers import FAMILIES, TAGS, byte_level, family, sentencepiece_like, unigram_with_names, word_level
 
 PROMPTS = Prompts()
 QUESTION = Question("q", "who wrote the first program?", ("Ada Lovelace",))

@@ -1,4 +1,4 @@
-"""What the documentation shows is true: its commands parse, its recipes load, its metrics are those that are written."""
+"""What the documentation shows is true: commands parse, recipes load, metrics are those that are written."""
 
 from __future__ import annotations
 

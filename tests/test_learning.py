@@ -56,9 +56,7 @@ def learn(folder: Path, seed: int = 0) -> tuple[dict[str, float], dict[str, floa
 def scores(config: Config, model: str) -> dict[str, float]:
     """EM of each episode on the held-out questions, greedy (once each) and at temperature 1 (four times each)."""
     config = replace(config, model=replace(config.model, path=model))
-    player = build.player(
-        config, build.language_model(config), build.codec(config), build.retriever(config.retrieval)
-    )
+    player = build.player(config, build.language_model(config), build.codec(config), build.retriever(config.retrieval))
     asked = build.questions(config.data.validation, "data.validation")
     greedy = evaluate(player, asked, config.plan).curve("em")
     sampled = evaluate(player, asked * 4, config.plan, sampling=Sampling(temperature=1.0)).curve("em")

@@ -167,12 +167,12 @@ class TestTrajectories:
         path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
         reading = read_trajectories(path)
         assert next(reading) == trajectory()
-        with pytest.raises(DataError, match=rf"{name}, line 2: .*schema {SCHEMA + 1}; this version reads {SCHEMA}"):
+        with pytest.raises(DataError, match=rf"{name}, row 2: .*schema {SCHEMA + 1}; this version reads {SCHEMA}"):
             next(reading)
 
     def test_a_line_that_is_no_json_is_refused_by_file_and_line(self, tmp_path: Path) -> None:
         (tmp_path / "t.jsonl").write_text('{"schema": 1\n')
-        with pytest.raises(DataError, match=r"t\.jsonl, line 1"):
+        with pytest.raises(DataError, match=r"t\.jsonl, row 1"):
             list(read_trajectories(tmp_path / "t.jsonl"))
 
 

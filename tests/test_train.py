@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plain_codec import CompletionPolicy, PassageBook, PlainCodec, write
 
 from mrsearch.config import Config, from_dict
 from mrsearch.core.credit import mr_search
@@ -32,6 +31,7 @@ from mrsearch.train import (
     assign_rewards,
     train,
 )
+from plain_codec import CompletionPolicy, PassageBook, PlainCodec, write
 
 PROMPTS = Prompts(question="{question}\n", reflection="Again.\n", last_call="")
 CODEC = PlainCodec(PROMPTS)

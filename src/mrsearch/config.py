@@ -8,6 +8,7 @@ Unknown keys are errors, with the nearest known one named.
 from __future__ import annotations
 
 import difflib
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -328,6 +329,8 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unknown(tree: Any, section: type, path: tuple[str, ...]) -> None:
+    if tree is None:  # a heading with nothing below it
+        return
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{'.'.join(path) or 'the config'} is a group of settings, not {tree!r}")
     types = typing.get_type_hints(section)
@@ -381,9 +384,13 @@ def _check(config: Config) -> None:
         "model.lora_rank": (config.model.lora_rank, 0),
         "sampling.temperature": (config.sampling.temperature, 0),
         "sampling.top_k": (config.sampling.top_k, 0),
+        "optimizer.lr": (config.optimizer.lr, 0),
+        "optimizer.warmup": (config.optimizer.warmup, 0),
+        "credit.cost": (config.credit.cost, 0),
+        "world.entities": (config.world.entities, 0),
     }
     for name, (given, lowest) in least.items():
-        if given < lowest:
+        if not lowest <= given < math.inf:
             raise ConfigError(f"{name} is {given}; it must be at least {lowest}")
     if not 0 < config.sampling.top_p <= 1:
         raise ConfigError(f"sampling.top_p is {config.sampling.top_p}; it must lie above 0 and be at most 1")
@@ -394,6 +401,8 @@ def _check(config: Config) -> None:
             f"plan.window_tokens is {config.plan.window_tokens}, no room for one turn ({config.plan.turn_tokens}) "
             f"and one observation ({config.plan.observation_tokens})"
         )
+    if "{question}" not in config.prompts.question:
+        raise ConfigError("prompts.question has no {question}: the policy would never see what is asked")
     if config.train.kind == "rl":
         _check_rl(config)
 

@@ -26,6 +26,7 @@ import yaml
 
 from mrsearch.core.types import Trajectory
 from mrsearch.errors import ConfigError, DataError
+from mrsearch.jsonl import read_rows
 
 STATE_VERSION = 1
 _STEP = re.compile(r"step-(\d{6,})")
@@ -60,7 +61,7 @@ class RunFolder:
         run = cls(path)
         for folder in (path, run._trajectories, run._checkpoints, run._evaluations):
             folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
+        write_atomically(path / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
         return run
 
     @classmethod
@@ -138,11 +139,15 @@ class RunFolder:
         write(aside)
         shutil.copy(self.path / "config.yaml", aside / "run.yaml")
         (aside / "state.json").write_text(json.dumps({"version": STATE_VERSION, "step": step, **state}))
-        for path in (*aside.rglob("*"), aside):
-            _sync(path)
-        shutil.rmtree(final, ignore_errors=True)
+        # The lines up to this step must be on the disk before the checkpoint that stands for them.
+        for path in (self._metrics, *self._trajectories.glob(f"step-{step:06d}.*"), *aside.rglob("*"), aside):
+            if path.exists():
+                _sync(path)
+        if final.exists():
+            final.rename(final.with_name(f".{final.name}.replaced"))
         aside.rename(final)
         _sync(self._checkpoints)
+        shutil.rmtree(final.with_name(f".{final.name}.replaced"), ignore_errors=True)
         steps = sorted(_step_of(path) for path in self._checkpoints.glob("step-*"))
         for old in steps[:-keep]:
             if old != best:
@@ -163,14 +168,14 @@ class RunFolder:
         return self._checkpoint(self._checkpoints / f"step-{best['step']:06d}")
 
     def rewind(self, step: int) -> None:
-        """Drop everything that was written after a step: its checkpoint is where the run goes on."""
+        """Drop the records of later steps and what was left half written; the step's checkpoint is the newest."""
         kept = [row for row in self.metrics() if row["step"] <= step]
         write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
         for folder in (self._trajectories, self._evaluations):
             for path in folder.glob("step-*"):
-                if _step_of(path) > step or path.suffix == ".partial":
+                if path.suffix == ".partial" or (_STEP.match(path.name) and _step_of(path) > step):
                     path.unlink()
-        for path in self._checkpoints.glob(".*.partial"):
+        for path in self._checkpoints.glob(".*"):
             shutil.rmtree(path)
 
     def _checkpoint(self, folder: Path) -> Checkpoint:
@@ -184,14 +189,12 @@ class RunFolder:
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """The meta-episodes of one file of records, plain or .gz; `DataError` names the line."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield Trajectory.from_record(json.loads(line))
-            except (json.JSONDecodeError, DataError) as error:
-                raise DataError(f"{path}, line {number}: {error}") from error
+    """The meta-episodes of one file of records, plain or .gz; `DataError` names the row."""
+    for row, record in read_rows(path):
+        try:
+            yield Trajectory.from_record(record)
+        except (DataError, AttributeError) as error:
+            raise DataError(f"{path}, row {row}: no trajectory ({error})") from error
 
 
 def write_atomically(path: Path, text: str) -> None:

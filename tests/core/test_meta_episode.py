@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_codec import END, MESSAGE, REPLY, PlainCodec, completion, play_turns, write
 
 from mrsearch.core.meta_episode import MetaEpisode, derive_seed
 from mrsearch.core.plan import Plan
@@ -18,6 +17,7 @@ from mrsearch.core.ports import Completion, CompletionEnd, Generate, Observation
 from mrsearch.core.protocol import STOP, Prompts, first_stop_end, parse_action
 from mrsearch.core.rewards import exact_match, normalize
 from mrsearch.core.types import Action, Episode, Passage, Question, Trajectory, Window
+from plain_codec import END, MESSAGE, REPLY, PlainCodec, completion, play_turns, write
 
 PROMPTS = Prompts(
     question="Q: {question}\n",
@@ -373,7 +373,11 @@ class TestOtherEndings:
         assert trajectory.finish_reason == "complete"
         assert len(trajectory.episodes) == 3
 
-    @pytest.mark.parametrize("nothing", ["<answer></answer>", "<answer> the </answer>", "<answer>.</answer>", NOTHING])
+    def test_an_answer_of_an_article_alone_can_stand_as_it_can_score(self, codec: PlainCodec) -> None:
+        meta = begin(codec, episodes=3, searches=0, stop_when_stable=True)
+        assert play_turns(meta, codec, ["<answer>A</answer>", "<answer>a</answer>"]).finish_reason == "stopped"
+
+    @pytest.mark.parametrize("nothing", ["<answer></answer>", "<answer>  </answer>", NOTHING])
     def test_answers_that_say_nothing_never_stand(self, codec: PlainCodec, nothing: str) -> None:
         meta = begin(codec, episodes=3, searches=0, stop_when_stable=True)
         trajectory = play_turns(meta, codec, [nothing, nothing, nothing])

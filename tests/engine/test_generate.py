@@ -31,7 +31,9 @@ from tiny_tokenizers import byte_level
 EOS = 3
 
 
-def play(session: Session, contexts: list[list[int]], *, turns: int = 4, **settings) -> list[tuple[Generate, Completion]]:
+def play(
+    session: Session, contexts: list[list[int]], *, turns: int = 4, **settings
+) -> list[tuple[Generate, Completion]]:
     """Several turns of several windows, each followed by an observation of its own length.
 
     In every turn another window is left out, so that rows are set aside and come back.
@@ -159,7 +161,9 @@ def merging_codec() -> HFCodec:
         lines, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
     )
     tokenizer.add_special_tokens(["<|end|>"])
-    return HFCodec(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>"), PROMPTS)
+    return HFCodec(
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>"), PROMPTS
+    )
 
 
 def written(codec: HFCodec, ids: list[int], *, max_tokens: int = 64) -> Completion:

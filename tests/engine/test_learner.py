@@ -31,9 +31,7 @@ NO_LIMIT = OptimizerConfig(lr=1e-3, weight_decay=0.0, max_grad_norm=math.inf)
 def rollout(model: LanguageModel, *, count: int = 4, group_size: int = 2, plan: Plan = PLAN) -> list[Trajectory]:
     """Meta-episodes of the model with made-up advantages, some of them zero."""
     player = Player(EmbeddedDriver(model, CODEC, PlaceRetriever()), CODEC, PROMPTS)
-    played, _ = player.play(
-        questions(count), plan, group_size=group_size, sampling=Sampling(TEMPERATURE), seed=(3, 1)
-    )
+    played, _ = player.play(questions(count), plan, group_size=group_size, sampling=Sampling(TEMPERATURE), seed=(3, 1))
     values = np.random.default_rng(0).choice([-1.0, -0.5, 0.0, 0.5, 1.0], size=(len(played), plan.episodes))
     values[1] = 0
     return [

@@ -145,7 +145,11 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path):
     settings, folder = write_settings(tmp_path, steps=1000), tmp_path / "run"
     command = [sys.executable, "-m", "mrsearch", "train", settings, "--out", folder]
     process = subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": str(SOURCE)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         deadline = time.monotonic() + 90

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_codec import PlainCodec, play_turns
 
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Action, Episode, MetaEnd, Passage, Question, Trajectory, Turn, Window
 from mrsearch.evaluate.scores import COUNTED, score, summarize
+from plain_codec import PlainCodec, play_turns
 
 QUESTION = Question("1", "Where?", ("Paris",))
 RIGHT, WRONG = "Paris", "Rome"

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from plain_codec import CompletionPolicy, PassageBook, PlainCodec, write
 
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
@@ -17,6 +16,7 @@ from mrsearch.core.types import Passage, Question, Trajectory
 from mrsearch.rollout.driver import PlayStats, SimpleDriver, answer_searches
 from mrsearch.rollout.play import Player
 from mrsearch.rollout.scripted import ScriptedPolicy, replay
+from plain_codec import CompletionPolicy, PassageBook, PlainCodec, write
 
 PROMPTS = Prompts(question="{question}\n", reflection="Again.\n")
 PARIS = Question("1", "Where is the tower?", ("Paris",))

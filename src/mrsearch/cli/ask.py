@@ -63,8 +63,8 @@ def command(
     if as_json:
         print_json({"question": question, "answer": final, "answers": answers, "ended": trajectory.finish_reason})
     else:
-        agree = len({answer for answer in answers if answer}) == 1
-        print(f"Answer: {final or 'none'} (that of the last episode with one; episodes {'agree' if agree else 'differ'})")
+        agreement = "agree" if len({answer for answer in answers if answer}) == 1 else "differ"
+        print(f"Answer: {final or 'none'} (that of the last episode with one; the episodes {agreement})")
 
 
 def _as_text(episode: int, turn: Turn) -> str:
@@ -80,5 +80,7 @@ def _newest_run() -> Path:
         key=lambda path: path.stat().st_mtime,
     )
     if not runs:
-        raise ConfigError("there is no run under runs/ to ask; make one with: mrsearch quickstart, or name one by --run")
+        raise ConfigError(
+            "there is no run under runs/; make one with: mrsearch quickstart, or name one by --run"
+        )
     return runs[-1]

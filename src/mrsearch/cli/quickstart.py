@@ -229,10 +229,8 @@ def draw_curve(curves: Mapping[str, Sequence[float]], names: Mapping[str, str]) 
     for mark, curve in curves.items():
         for n, value in enumerate(curve):
             grid[CURVE_HEIGHT - round(value * CURVE_HEIGHT)][5 * n + 2] = mark
-    lines = [
-        f"{1 - row / CURVE_HEIGHT:4.2f} |{''.join(cells).rstrip()}" if row % 2 == 0 else f"     |{''.join(cells).rstrip()}"
-        for row, cells in enumerate(grid)
-    ]
+    scale = [f"{1 - row / CURVE_HEIGHT:4.2f}" if row % 2 == 0 else "    " for row in range(CURVE_HEIGHT + 1)]
+    lines = [f"{label} |{''.join(cells).rstrip()}" for label, cells in zip(scale, grid, strict=True)]
     axis = "     +" + "-" * (5 * width)
     numbers = "      " + "".join(f"{n + 1:^5}" for n in range(width))
     legend = "      episode; " + ", ".join(f"{mark} = {names[mark]}" for mark in curves)

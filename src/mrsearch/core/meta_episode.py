@@ -24,7 +24,7 @@ from typing import Literal
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Codec, Completion, Generate, Sampling, Search
 from mrsearch.core.protocol import STOP, Prompts, first_stop_end, parse_turn
-from mrsearch.core.rewards import normalize
+from mrsearch.core.rewards import exact_match
 from mrsearch.core.types import (
     Action,
     Episode,
@@ -141,7 +141,6 @@ class MetaEpisode:
         if number == 1 or window is not self._windows[-1]:
             self._windows.append(window)
             self._seen = 0
-        self._after_end = False
         self._episodes.append(Episode(number))
         if self._place(start):
             self._episode_start = len(window)
@@ -164,8 +163,8 @@ class MetaEpisode:
             self._begin_episode()
 
     def _answer_stands(self) -> bool:
-        answers = [normalize(episode.answer or "") for episode in self._episodes[-2:]]
-        return len(answers) == 2 and answers[0] == answers[1] != ""
+        answers = [episode.answer or "" for episode in self._episodes[-2:]]
+        return len(answers) == 2 and exact_match(answers[1], answers[:1]) == 1
 
     def _break_off(self, reason: Literal["context_full", "retrieval_failed"]) -> None:
         """End the running episode, and with it the meta-episode."""
@@ -279,7 +278,6 @@ class MetaEpisode:
             self._break_off("context_full")
             return False
         self._windows[-1].place(ids, episode=self._episodes[-1].number)
-        self._after_end = False
         return True
 
     def _place_and_go_on(self, ids: Sequence[int]) -> None:

@@ -175,11 +175,12 @@ def _fields(window: Window) -> dict[str, Any]:
 
 
 def question_from_record(record: Mapping[str, Any]) -> Question:
-    """A question from JSON data in our own field names."""
+    """A question from JSON data in our own field names; a single gold may stand without its list."""
+    golds = record["golden_answers"]
     return Question(
         id=str(record["id"]),
         question=record["question"],
-        golden_answers=tuple(record["golden_answers"]),
+        golden_answers=(golds,) if isinstance(golds, str) else tuple(golds),
         data_source=record.get("data_source", ""),
         supporting_titles=tuple(record.get("supporting_titles", ())),
     )

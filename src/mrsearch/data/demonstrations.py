@@ -16,6 +16,7 @@ from typing import Any
 
 from mrsearch.core.types import Passage, Question, question_from_record
 from mrsearch.errors import DataError
+from mrsearch.jsonl import read_rows
 
 DemoTurn = tuple[str, tuple[Passage, ...] | None]
 
@@ -42,22 +43,16 @@ def demonstration_from_record(record: Mapping[str, Any]) -> Demonstration:
 
 
 def load_demonstrations(path: Path) -> list[Demonstration]:
-    """Read JSON lines, plain or .gz; `DataError` names the line that cannot be used."""
-    if not path.exists():
-        raise DataError(f"there is no file of demonstrations {path}")
-    opener = gzip.open if path.suffix == ".gz" else open
+    """Read JSON lines, plain or .gz; `DataError` names the row that cannot be used."""
     demonstrations = []
-    with opener(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                demonstrations.append(demonstration_from_record(json.loads(line)))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(
-                    f"{path}, line {number}: no demonstration ({type(error).__name__}: {error}); a line needs "
-                    '"question" and "episodes", each with "turns" of "text" and "passages"'
-                ) from error
+    for row, record in read_rows(path):
+        try:
+            demonstrations.append(demonstration_from_record(record))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path}, row {row}: no demonstration ({type(error).__name__}: {error}); a line needs "
+                '"question" and "episodes", each with "turns" of "text" and "passages"'
+            ) from error
     if not demonstrations:
         raise DataError(f"{path} holds no demonstrations")
     return demonstrations

@@ -16,6 +16,7 @@ from typing import Any
 
 from mrsearch.core.types import Question
 from mrsearch.errors import DataError, MissingExtra
+from mrsearch.jsonl import BOM, read_rows
 
 
 def load_questions(path: str | Path) -> list[Question]:
@@ -179,35 +180,24 @@ def _shown(value: Any) -> str:
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any]]:
     """Rows with their numbers from 1: lines, or items of one list."""
-    content = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
-    if content.lstrip().startswith(b"["):
-        try:
-            items = json.loads(content)
-        except ValueError as error:  # bad JSON and bad UTF-8 alike
-            raise DataError(
-                f"{path} opens a JSON list but is not one ({error}); repair it or write JSON lines"
-            ) from None
-        yield from enumerate(items, start=1)
+    if not _is_list(path):
+        yield from read_rows(path)
         return
-    # By line feeds alone: a JSON string may hold other line separators as they are.
-    for row, line in enumerate(content.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line.decode())
-        except ValueError as error:
-            raise DataError(f"{path}, row {row}: is not JSON in UTF-8 ({error}); write one object a line") from None
-        yield row, record
-
-
-def _read_bytes(path: Path) -> bytes:
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}; check the path of the questions") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); fetch or write it again") from error
+        items = json.loads(content.removeprefix(BOM))
+    except ValueError as error:  # bad JSON and bad UTF-8 alike
+        raise DataError(f"{path} opens a JSON list but is not one ({error}); repair it or write JSON lines") from None
+    yield from enumerate(items, start=1)
+
+
+def _is_list(path: Path) -> bool:
+    """Whether the file opens a JSON list; what cannot be read at all is told by the reader of lines."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return bytes(file.read(256)).removeprefix(BOM).lstrip().startswith(b"[")
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, Any]]:

@@ -6,15 +6,13 @@ break and the text. The retrieval protocol sends the same form over the wire.
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mrsearch.core.types import Passage
 from mrsearch.errors import DataError
+from mrsearch.jsonl import read_rows
 
 
 def load_corpus(path: str | Path) -> list[Passage]:
@@ -22,9 +20,9 @@ def load_corpus(path: str | Path) -> list[Passage]:
     path = Path(path)
     passages: list[Passage] = []
     rows: dict[str, int] = {}
-    for row, line in _lines(path):
+    for row, record in read_rows(path):
         try:
-            passage = _passage(line)
+            passage = _passage(record)
         except DataError as error:
             raise DataError(f"{path}, row {row}: {error}") from None
         if passage.id in rows:
@@ -64,11 +62,7 @@ def join_contents(passage: Passage) -> str:
     return f'"{passage.title}"\n{passage.text}'
 
 
-def _passage(line: bytes) -> Passage:
-    try:
-        record: Any = json.loads(line.decode())
-    except ValueError as error:
-        raise DataError(f"is not JSON in UTF-8 ({error}); write one object a line") from None
+def _passage(record: Any) -> Passage:
     if not isinstance(record, Mapping):
         raise DataError(f"is {ascii(record)[:60]}; a row must be an object with: id, contents")
     id_, contents = record.get("id"), record.get("contents")
@@ -80,17 +74,3 @@ def _passage(line: bytes) -> Passage:
         raise DataError("holds half of a UTF-16 pair (a lone surrogate), which no file can hold; repair the text")
     title, text = split_contents(contents)
     return Passage(str(id_), title, text)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers from 1; a corpus is too large to be held twice."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for row, line in enumerate(file, start=1):
-                content = line.removeprefix(b"\xef\xbb\xbf") if row == 1 else line
-                if content.strip():
-                    yield row, content
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}; check the path of the corpus") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); fetch or write it again") from error

@@ -82,8 +82,9 @@ def find(retriever: Retriever, searches: Sequence[Search]) -> list[list[Passage]
 
 def feed_passages(metas: Sequence[MetaEpisode], results: list[list[Passage]] | None) -> None:
     """Give machines the outcome of their searches."""
-    for index, meta in enumerate(metas):
-        if results is None:
+    if results is None:
+        for meta in metas:
             meta.fail_search()
-        else:
-            meta.feed(results[index])
+        return
+    for meta, passages in zip(metas, results, strict=True):
+        meta.feed(passages)
