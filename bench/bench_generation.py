@@ -191,9 +191,9 @@ def anew(module: Any, plan: Plan) -> list[Seconds]:
     for turn, said in enumerate(pieces):
         for context, ids in zip(contexts, said, strict=True):
             context += ids
-        ids, mask = _left_padded(contexts)
+        padded, mask = _left_padded(contexts)
         output = module.generate(
-            input_ids=ids,
+            input_ids=padded,
             attention_mask=mask,
             do_sample=True,
             top_k=0,
@@ -201,8 +201,8 @@ def anew(module: Any, plan: Plan) -> list[Seconds]:
             pad_token_id=0,
             eos_token_id=None,
         )
-        assert output.shape[1] == ids.shape[1] + plan.turn
-        for context, new in zip(contexts, output[:, ids.shape[1] :].tolist(), strict=True):
+        assert output.shape[1] == padded.shape[1] + plan.turn
+        for context, new in zip(contexts, output[:, padded.shape[1] :].tolist(), strict=True):
             context += new
         laps.after_turn(turn)
     return laps.episodes
@@ -224,7 +224,12 @@ def lockstep(module: Any, plan: Plan) -> list[Seconds]:
             positions = (seen.sum(dim=1, keepdim=True) + mask.cumsum(dim=1) - 1).clamp(min=0)
             seen = torch.cat([seen, mask], dim=1)
             output = module(
-                input_ids=ids, attention_mask=seen, position_ids=positions, use_cache=True, logits_to_keep=1, **{name: cache}
+                input_ids=ids,
+                attention_mask=seen,
+                position_ids=positions,
+                use_cache=True,
+                logits_to_keep=1,
+                **{name: cache},
             )
             ids = torch.multinomial(output.logits[:, -1].float().softmax(dim=-1), 1)
             mask = torch.ones_like(ids)
@@ -247,29 +252,31 @@ def build_module(shape: str, dtype: torch.dtype, layers: int) -> Any:
     """Random weights in one of the two shapes."""
     if shape == "tiny":
         settings = mini_model_config(700)
-        return build_mini_model(settings | {"num_hidden_layers": layers or settings["num_hidden_layers"]}, 0).eval()
+        return build_mini_model(settings | {"num_hidden_layers": layers or settings["num_hidden_layers"]}, 0)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=layers or 30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-        attn_implementation="sdpa",
-    )
-    return LlamaForCausalLM(config).eval().to(dtype)
+    shape_settings: dict[str, Any] = {
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": layers or 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+        "attn_implementation": "sdpa",
+    }
+    return LlamaForCausalLM(LlamaConfig(**shape_settings)).to(dtype)
 
 
-def ways(names: Sequence[str], shape: str, dtype: torch.dtype, layers: int) -> dict[str, Callable[[Plan], list[Seconds]]]:
+def ways(
+    names: Sequence[str], shape: str, dtype: torch.dtype, layers: int
+) -> dict[str, Callable[[Plan], list[Seconds]]]:
     """The named ways, each over a model of its own."""
     made: dict[str, Callable[[Plan], list[Seconds]]] = {}
-    peer = build_module(shape, dtype, layers) if set(names) & {"anew", "lockstep"} else None
+    peer = build_module(shape, dtype, layers).train(mode=False) if set(names) & {"anew", "lockstep"} else None
     for name in names:
         if name == "kept":
             made[name] = partial(kept, LanguageModel(build_module(shape, dtype, layers)))

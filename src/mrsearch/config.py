@@ -188,16 +188,22 @@ class CheckpointConfig:
 class WarmStartConfig:
     """How the mini model learns to read and to speak the protocol before RL."""
 
-    reading_steps: int = 220
-    """Steps on single passages: which value follows which relation."""
+    reading_steps: int = 450
+    """Most steps on single passages, in which a named relation's value is copied."""
+    reading_loss: float = 0.08
+    """Reading ends when the mean loss of ten steps is below this; demonstrations before that teach nothing."""
     reading_lr: float = 6e-3
     """Learning rate of these steps."""
-    steps: int = 300
-    """Steps on demonstrations."""
+    reading_batch: int = 16
+    """Passages of a step."""
+    single_steps: int = 150
+    """Steps on demonstrations of one episode."""
+    steps: int = 850
+    """Steps on demonstrations of as many episodes as the plan has, one in ten of them of twice as many."""
     lr: float = 3e-3
-    """Learning rate of these steps."""
-    batch: int = 32
-    """Rows of a step, in both stages."""
+    """Learning rate of the steps on demonstrations; it falls to 0 after the first fifth of them."""
+    batch: int = 4
+    """Demonstrations of a step; small batches learn more from the same number of them."""
     expert: float = 0.15
     """Share of demonstrations that take every decision right."""
 

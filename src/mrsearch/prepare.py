@@ -10,14 +10,14 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from mrsearch import build
 from mrsearch.codec import HFCodec
-from mrsearch.config import Config, OptimizerConfig, WarmStartConfig
+from mrsearch.config import Config, OptimizerConfig
 from mrsearch.core.ports import Batch
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Episode, Question, Trajectory, Window
@@ -101,42 +101,47 @@ def _warm_start(config: Config, folder: Path, progress: Progress) -> None:
     build.set_threads(config.engine, model)
     worlds = [build_world(seed, config.world.entities) for seed in OTHER_WORLDS]
     settings = config.world.warm_start
-    for stage, steps, rate, decays, batches in (
-        ("reading", settings.reading_steps, settings.reading_lr, False, _reading(config, worlds, codec)),
-        ("demonstrations", settings.steps, settings.lr, True, _demonstrated(config, worlds, codec)),
-    ):
-        optimizer = OptimizerConfig(
-            lr=rate,
-            betas=(0.9, 0.98),
-            warmup=30,
-            schedule="linear" if decays else "constant",
-            decay_from=0.5,
-        )
-        learner = EmbeddedLearner(
-            model,
-            codec,
-            kind="supervised",
-            loss=config.loss,
-            optimizer=optimizer,
-            total_updates=steps,
-        )
-        for step in range(1, steps + 1):
-            learner.step(Batch(next(batches), step))
-            progress(stage, step, steps)
+
+    reading = OptimizerConfig(lr=settings.reading_lr, betas=(0.9, 0.98), warmup=30)
+    learner = _supervised(config, model, codec, reading, settings.reading_steps)
+    losses: list[float] = []
+    for rows in islice(_reading(config, worlds, codec), settings.reading_steps):
+        losses.append(learner.step(Batch(rows, len(losses) + 1)).values["loss"])
+        progress("reading", len(losses), settings.reading_steps)
+        if len(losses) >= 10 and sum(losses[-10:]) / 10 < settings.reading_loss:
+            progress("reading", settings.reading_steps, settings.reading_steps)
+            break
+
+    steps = settings.single_steps + settings.steps
+    speaking = OptimizerConfig(lr=settings.lr, betas=(0.9, 0.98), warmup=20, schedule="linear", decay_from=0.2)
+    learner = _supervised(config, model, codec, speaking, steps)
+    for step, rows in enumerate(islice(_demonstrated(config, worlds, codec), steps), start=1):
+        learner.step(Batch(rows, step))
+        progress("demonstrations", step, steps)
     model.save(folder)
     codec.save(folder)
 
 
+def _supervised(
+    config: Config, model: LanguageModel, codec: HFCodec, optimizer: OptimizerConfig, steps: int
+) -> EmbeddedLearner:
+    return EmbeddedLearner(model, codec, kind="supervised", loss=config.loss, optimizer=optimizer, total_updates=steps)
+
+
 def _reading(config: Config, worlds: Sequence[MiniWorld], codec: HFCodec) -> Iterator[list[Trajectory]]:
-    """Batches of reading exercises, each from one world, as windows whose trained pieces are marked."""
+    """Batches of reading exercises from four worlds each, as windows whose trained pieces are marked."""
     rng = Random(f"{config.seed} reading")
     question = Question("reading", "", ("",))
     opening = codec.opening("{question}", question)
+    batch = config.world.warm_start.reading_batch
     while True:
+        texts = [
+            text
+            for world in rng.choices(worlds, k=4)
+            for text in reading_texts(world, batch // 4, rng.randrange(2**32))
+        ]
         rows = []
-        for number, pieces in enumerate(
-            reading_texts(rng.choice(worlds), config.world.warm_start.batch, rng.randrange(2**32))
-        ):
+        for number, pieces in enumerate(texts):
             window = Window()
             window.place(opening, episode=1)
             for text, trained in pieces:
@@ -149,34 +154,44 @@ def _reading(config: Config, worlds: Sequence[MiniWorld], codec: HFCodec) -> Ite
         yield rows
 
 
-def _demonstrated(config: Config, worlds: Sequence[MiniWorld], codec: HFCodec) -> Iterator[list[Trajectory]]:
-    """Batches of demonstrations, each from one world: single episodes first, then as many as are trained and more.
+_BATCHES_SORTED = 8
+"""Demonstrations of so many batches are sorted by length together, so that a batch has little padding."""
 
-    A model does not extrapolate to more episodes than it has seen, so that a
-    quarter of the later batches are as long as the evaluation.
+
+def _demonstrated(config: Config, worlds: Sequence[MiniWorld], codec: HFCodec) -> Iterator[list[Trajectory]]:
+    """Batches of demonstrations from all worlds: single episodes first, then as many as are trained and more.
+
+    A model does not extrapolate to more episodes than it has seen, so that one
+    in ten of the later demonstrations is twice as long.
     """
-    settings: WarmStartConfig = config.world.warm_start
+    settings = config.world.warm_start
     rng = Random(f"{config.seed} demonstrations")
     asked = [[*chain.from_iterable(_questions(world, config, seed=0).values())] for world in worlds]
-    longest = max(config.eval.episodes, 2 * config.plan.episodes)
-    step = 0
+    made = 0
     while True:
-        step += 1
-        episodes = 1 if step <= settings.steps // 2 else config.plan.episodes
-        if episodes > 1 and rng.random() < 0.25:
-            episodes = longest
-        index = rng.randrange(len(worlds))
-        records = demonstrations(
-            worlds[index],
-            rng.sample(asked[index], settings.batch),
-            episodes=episodes,
-            searches=config.plan.searches,
-            habits=DemoHabits(expert=settings.expert),
-            seed=rng.randrange(2**32),
-        )
-        yield build.replay_demonstrations(
-            [demonstration_from_record(record) for record in records], config.plan, config.prompts, codec
-        )
+        trajectories = []
+        for _ in range(_BATCHES_SORTED * settings.batch):
+            episodes = 1
+            if made >= settings.single_steps * settings.batch:
+                episodes = config.plan.episodes * (2 if rng.random() < 0.1 else 1)
+            index = rng.randrange(len(worlds))
+            records = demonstrations(
+                worlds[index],
+                [rng.choice(asked[index])],
+                episodes=episodes,
+                searches=config.plan.searches,
+                habits=DemoHabits(expert=settings.expert),
+                seed=rng.randrange(2**32),
+            )
+            shown = [demonstration_from_record(record) for record in records]
+            trajectories += build.replay_demonstrations(shown, config.plan, config.prompts, codec)
+            made += 1
+        trajectories.sort(key=lambda trajectory: len(trajectory.windows[0]))
+        batches = [
+            trajectories[start : start + settings.batch] for start in range(0, len(trajectories), settings.batch)
+        ]
+        rng.shuffle(batches)
+        yield from batches
 
 
 def _questions(world: MiniWorld, config: Config, *, seed: int) -> dict[str, list[Question]]:

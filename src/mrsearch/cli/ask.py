@@ -80,7 +80,5 @@ def _newest_run() -> Path:
         key=lambda path: path.stat().st_mtime,
     )
     if not runs:
-        raise ConfigError(
-            "there is no run under runs/; make one with: mrsearch quickstart, or name one by --run"
-        )
+        raise ConfigError("there is no run under runs/; make one with: mrsearch quickstart, or name one by --run")
     return runs[-1]

@@ -269,7 +269,7 @@ def mini_tokenizer(entities: int = 300) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, ids[begin])])
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=pad,
         unk_token=unknown,

@@ -1,0 +1,107 @@
+"""Settings to objects: what is chosen, and what does not fit together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mrsearch import build
+from mrsearch.codec import HFCodec
+from mrsearch.config import Config, EngineConfig, ModelConfig, RetrievalConfig
+from mrsearch.core.plan import Plan
+from mrsearch.core.types import Passage, Question
+from mrsearch.data.demonstrations import Demonstration
+from mrsearch.data.mini_world import MINI_PROMPTS, mini_model_config, mini_tokenizer
+from mrsearch.engine.mini_model import build_mini_model
+from mrsearch.errors import ConfigError, DataError
+
+PLAN = Plan(episodes=2, searches=1, top_k=1, turn_tokens=16, observation_tokens=24, window_tokens=256)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained mini model with its tokenizer."""
+    path = tmp_path_factory.mktemp("model")
+    tokenizer: Any = mini_tokenizer(60)
+    module: Any = build_mini_model(mini_model_config(len(tokenizer)), 0)
+    module.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cores", "threads"),
+    [(400_000, 16, 1), (19_999_999, 64, 1), (135_000_000, 16, 8), (135_000_000, 2, 1), (135_000_000, 1, 1)],
+)
+def test_a_tiny_model_gets_one_thread_and_another_half_of_the_cores(parameters: int, cores: int, threads: int) -> None:
+    assert build.choose_threads(parameters, cores) == threads
+
+
+def test_configured_threads_are_taken_as_they_are(folder: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        build.language_model(Config(model=ModelConfig(path=str(folder)), engine=EngineConfig(threads=2), plan=PLAN))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_device_that_is_named_is_taken() -> None:
+    assert build.choose_device(EngineConfig(device="mps")) == "mps"
+
+
+def test_a_model_that_is_not_named_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"model\.path is empty"):
+        build.language_model(Config())
+
+
+def test_a_window_longer_than_the_model_can_see_is_a_config_error(folder: Path) -> None:
+    config = Config(model=ModelConfig(path=str(folder)), plan=replace(PLAN, window_tokens=4096))
+    with pytest.raises(ConfigError, match="more than the 2048 positions"):
+        build.language_model(config)
+
+
+def test_a_corpus_that_is_not_named_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"retrieval\.corpus is empty"):
+        build.retriever(RetrievalConfig())
+
+
+def test_an_unnamed_question_set_is_a_config_error_with_its_setting() -> None:
+    with pytest.raises(ConfigError, match=r"data\.train is empty"):
+        build.questions("", "data.train")
+
+
+QUESTION = Question("q", "Zasen 's star ?", ("Koben",))
+SEARCH = ("<think> need star </think> <search> Zasen </search>", (Passage("0", "Zasen", "star Koben ."),))
+ANSWER = ("<think> done </think> <answer> Koben </answer>", None)
+
+
+def codec() -> HFCodec:
+    return HFCodec(mini_tokenizer(60), MINI_PROMPTS)
+
+
+def test_a_demonstration_trains_its_turns_and_nothing_else() -> None:
+    shown = codec()
+    demonstration = Demonstration(QUESTION, ((SEARCH, ANSWER), (ANSWER,)))
+    (trajectory,) = build.replay_demonstrations([demonstration], PLAN, MINI_PROMPTS, shown)
+    (window,) = trajectory.windows
+    trained = [token for token, mask in zip(window.ids, window.loss_mask, strict=True) if mask]
+    assert trained == [token for text, _ in (SEARCH, ANSWER, ANSWER) for token in shown.encode_reply(text)]
+    assert trajectory.advantages == [1.0, 1.0]
+
+
+def test_a_demonstration_with_another_budget_is_refused_with_its_number() -> None:
+    fits = Demonstration(QUESTION, ((SEARCH, ANSWER),))
+    unfinished = Demonstration(QUESTION, ((SEARCH,),))
+    with pytest.raises(DataError, match="demonstration 2 .* still needs Generate"):
+        build.replay_demonstrations([fits, unfinished], PLAN, MINI_PROMPTS, codec())
+
+
+def test_a_demonstration_longer_than_the_window_is_refused() -> None:
+    long = Demonstration(QUESTION, ((SEARCH, ANSWER),) * 20)
+    with pytest.raises(DataError, match=r"does not fit plan\.window_tokens=256"):
+        build.replay_demonstrations([long], PLAN, MINI_PROMPTS, codec())
