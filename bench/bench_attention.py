@@ -1,10 +1,10 @@
 """Attention of one decoding step over grouped KV heads: three ways to compute the same.
 
 `expanded` copies each KV head to the query heads that share it, as Hugging
-Face's sdpa attention does whenever more than one query is new; `folded` puts
-these query heads into the query axis of one fused call; `products` does the
-same by two batched products. engine/attention.py chooses between the last two
-by data type, and this is why.
+Face's sdpa attention does with a mask when several queries are new; `folded`
+puts these query heads into the query axis of one fused call; `products` does
+the same by two batched products. engine/attention.py chooses between the last
+two by data type, and this is why.
 """
 
 from __future__ import annotations

@@ -268,7 +268,8 @@ def build_module(shape: str, dtype: torch.dtype, layers: int) -> Any:
         "pad_token_id": 0,
         "attn_implementation": "sdpa",
     }
-    return LlamaForCausalLM(LlamaConfig(**shape_settings)).to(dtype)
+    module: Any = LlamaForCausalLM(LlamaConfig(**shape_settings))
+    return module.to(dtype)
 
 
 def ways(

@@ -36,7 +36,7 @@ from mrsearch.engine.loss import Tokens, backward_in_chunks, states_at, token_lo
 from mrsearch.engine.model import LanguageModel
 
 VOCABULARIES = (49_152, 151_936)
-CHUNKS = ("64", "256", "default", "1024")
+CHUNKS, QUICK_CHUNKS = ("64", "256", "default", "1024"), ("64", "default")
 TRAINED_RUN = 32
 """Tokens of a turn; three times as many tokens of the environment come before it."""
 
@@ -93,7 +93,7 @@ def full(module: Any, batch: Data) -> float:
     losses = token_losses(Tokens(logprobs, logprobs, advantages, sampled), LossConfig())
     loss = (losses * mask).sum() / mask.sum()
     loss.backward()  # type: ignore[no-untyped-call]
-    return float(loss)
+    return float(loss.detach())
 
 
 def chunked(model: LanguageModel, batch: Data, chunk: int) -> float:
@@ -105,7 +105,7 @@ def chunked(model: LanguageModel, batch: Data, chunk: int) -> float:
     def loss_of(which: slice, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
         tokens = Tokens(logprobs, entropy, batch.advantages[which], batch.sampled[which])
         loss = token_losses(tokens, LossConfig()).sum() / len(targets)
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         return loss
 
     states = states_at(model, batch.ids, batch.rows, batch.positions)
@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace, vocabulary: int) -> list[Row]:
     """The lines of one vocabulary."""
     rows, length, layers = (2, 512, 4) if options.quick else (4, 1024, 8)
     batch = data(vocabulary, rows, length)
-    names = ["full", *options.chunks]
+    names = ["full", *(options.chunks or (QUICK_CHUNKS if options.quick else CHUNKS))]
     memory = {
         name: memory_in_subprocess(__file__, [name, str(vocabulary), str(int(options.quick))], threads=options.threads)
         for name in names
@@ -168,7 +168,7 @@ def main() -> None:
         return
     parser = arguments(__doc__)
     parser.add_argument("--vocabularies", nargs="+", type=int, default=list(VOCABULARIES))
-    parser.add_argument("--chunks", nargs="+", default=list(CHUNKS), help="trained tokens a chunk, or 'default'")
+    parser.add_argument("--chunks", nargs="+", help="trained tokens a chunk, or 'default' (default: several)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     report(options, [row for vocabulary in options.vocabularies for row in measure(options, vocabulary)])

@@ -22,8 +22,6 @@ from mrsearch.core.ports import Batch, StepMetrics
 from mrsearch.runs import RunFolder
 from mrsearch.train import train
 
-Death = Callable[[], None]
-
 UPDATES = 2
 """Optimiser steps of a step in the settings."""
 
@@ -59,7 +57,7 @@ class SavedHalf:
 
 
 def run(folder: Path, config: Config, *, updates: int = 0, recorded: int = 0, saves: int = 0) -> None:
-    """Train to the end, or die after so many updates, or between the metrics and the checkpoint of a step, or saving."""
+    """Train to the end, or die after so many updates, before the checkpoint of a recorded step, or while saving."""
     exists = (folder / "config.yaml").exists()
     opened = RunFolder.open(folder) if exists else RunFolder.create(folder, config.as_dict())
     training = build.training(from_dict(opened.settings()))
@@ -98,7 +96,7 @@ WORLD = from_dict(
             "hops": [1],
             "train_questions": 10,
             "validation_questions": 6,
-            "warm_start": {"reading_steps": 3, "steps": 3, "batch": 4},
+            "warm_start": {"reading_steps": 3, "single_steps": 2, "steps": 2, "batch": 4},
         },
         "engine": {"device": "cpu"},
         "plan": {"searches": 1, "top_k": 1, "turn_tokens": 16, "observation_tokens": 24, "window_tokens": 512},
@@ -106,20 +104,18 @@ WORLD = from_dict(
 )
 
 RUNS: dict[str, dict[str, int]] = {
-    "in the first step": {"updates": 1},
     "between the updates of a step": {"updates": 2 * UPDATES + 1},
-    "between metrics and checkpoint": {"recorded": 2},
-    "writing the first checkpoint": {"saves": 1},
+    "between metrics and checkpoint, before there is any": {"recorded": 2},
     "writing the second checkpoint": {"saves": 2},
 }
 
 
-def in_a_process(work: Callable[[], None]) -> int:
-    """Do this in a process of its own; returns how it ended, as a shell would say it."""
+def in_a_process(work: Callable[..., None], *parts: Any, **moment: int) -> int:
+    """Do this in a process of its own; returns 0, or the negative number of the signal that ended it."""
     child = os.fork()
     if child == 0:
         try:
-            work()
+            work(*parts, **moment)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
@@ -130,13 +126,13 @@ def in_a_process(work: Callable[[], None]) -> int:
 def main(folder: Path) -> None:
     """Play every run: once to its death, and again from what it left."""
     config = load_config(folder / "settings.yaml")
-    assert in_a_process(lambda: run(folder / "whole", config)) == 0
+    assert in_a_process(run, folder / "whole", config) == 0
     for name, moment in RUNS.items():
-        assert in_a_process(lambda: run(folder / name, config, **moment)) == -signal.SIGKILL, name
-        assert in_a_process(lambda: run(folder / name, config)) == 0, name
-    assert in_a_process(lambda: warm_up(folder / "warm", WORLD)) == 0
-    assert in_a_process(lambda: warm_up(folder / "cold", WORLD, dies_at=2)) == -signal.SIGKILL
-    assert in_a_process(lambda: warm_up(folder / "cold", WORLD)) == 0
+        assert in_a_process(run, folder / name, config, **moment) == -signal.SIGKILL, name
+        assert in_a_process(run, folder / name, config) == 0, name
+    assert in_a_process(warm_up, folder / "warm", WORLD) == 0
+    assert in_a_process(warm_up, folder / "cold", WORLD, dies_at=2) == -signal.SIGKILL
+    assert in_a_process(warm_up, folder / "cold", WORLD) == 0
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ SETTINGS = {
         "hops": [1, 2],
         "train_questions": 240,
         "validation_questions": 64,
-        "warm_start": {"reading_steps": 200, "steps": 140, "expert": 0.15},
+        "warm_start": {"single_steps": 100, "steps": 600},
     },
     "plan": {
         "episodes": 2,
@@ -41,8 +41,8 @@ SETTINGS = {
 """One search an episode and chains of one or two facts: a single episode answers half of the questions at best."""
 
 
-def learn(folder: Path, seed: int = 0) -> tuple[dict[str, float], dict[str, float], list[dict[str, float]]]:
-    """Train from nothing; scores on held-out questions before and after reinforcement, and its lines of metrics."""
+def learn(folder: Path, seed: int = 0) -> tuple[dict[str, float], dict[str, float]]:
+    """Train from nothing; scores on held-out questions before and after reinforcement."""
     run = RunFolder.create(folder, from_dict({**SETTINGS, "seed": seed}).as_dict())
     config = prepare.mini_world(build.run_config(run), folder)
     before = scores(config, config.model.path)
@@ -50,7 +50,7 @@ def learn(folder: Path, seed: int = 0) -> tuple[dict[str, float], dict[str, floa
     train(run, config, training.stage, training.learner, training.hooks)
     last = run.last_checkpoint()
     assert last is not None
-    return before, scores(config, str(last.folder)), run.metrics()
+    return before, scores(config, str(last.folder))
 
 
 def scores(config: Config, model: str) -> dict[str, float]:
@@ -64,8 +64,10 @@ def scores(config: Config, model: str) -> dict[str, float]:
 
 
 def test_reinforcement_teaches_the_second_episode_to_build_on_the_first(tmp_path):
-    before, after, _ = learn(tmp_path / "run")
-    print(before, after)
+    # Measured with seeds 0, 1, 2: at temperature 1 episode 2 goes from .45, .44, .48 to .86, .76, .83; greedily it
+    # ends .47, .44, .47 above episode 1. With rewards shuffled within a group it ends at .33, with advantages of the
+    # wrong sign at .03.
+    before, after = learn(tmp_path / "run")
     assert after["sampled/2"] >= 0.75
     assert after["sampled/2"] - before["sampled/2"] >= 0.20
     # With one search no episode alone can answer the longer half of the questions; what is beyond came of two.

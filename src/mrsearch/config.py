@@ -190,7 +190,7 @@ class WarmStartConfig:
 
     reading_steps: int = 450
     """Most steps on single passages, in which a named relation's value is copied."""
-    reading_loss: float = 0.08
+    reading_loss: float = 0.01
     """Reading ends when the mean loss of ten steps is below this; demonstrations before that teach nothing."""
     reading_lr: float = 6e-3
     """Learning rate of these steps."""
@@ -198,7 +198,7 @@ class WarmStartConfig:
     """Passages of a step."""
     single_steps: int = 150
     """Steps on demonstrations of one episode."""
-    steps: int = 850
+    steps: int = 1350
     """Steps on demonstrations of as many episodes as the plan has, one in ten of them of twice as many."""
     lr: float = 3e-3
     """Learning rate of the steps on demonstrations; it falls to 0 after the first fifth of them."""

@@ -376,7 +376,7 @@ def test_a_saved_learner_is_a_model_folder_that_others_can_load(tmp_path):
 
 
 def test_a_folder_without_learner_and_one_of_another_model_are_refused(tmp_path):
-    with pytest.raises(DataError, match="no learner.pt"):
+    with pytest.raises(DataError, match=r"no learner\.pt"):
         learner(tiny_model()).load(tmp_path)
     learner(tiny_model("gpt2")).save(tmp_path)
     with pytest.raises(DataError, match="other parameters"):

@@ -68,7 +68,7 @@ def assert_same(found: list[Trajectory], expected: list[Trajectory]) -> None:
 
 
 @pytest.mark.parametrize("plan", [PLAN, LAST], ids=["full", "last"])
-@pytest.mark.parametrize("name", ["qwen3", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_every_driver_gives_the_same_trajectories(name, plan):
     model = tiny_model(name, double=True)
     expected, _ = play(simple(model), plan, count=4)
@@ -129,8 +129,8 @@ def largest_mismatch(model: LanguageModel, trajectories: list[Trajectory], tempe
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_training_recomputes_the_log_probabilities_of_sampling(name, temperature):
     model = tiny_model(name)
-    trajectories, _ = play(fast(model, overlap=True), temperature=temperature)
-    assert sum(len(episode.turns) for trajectory in trajectories for episode in trajectory.episodes) > 36
+    trajectories, _ = play(fast(model, overlap=True), temperature=temperature, count=4)
+    assert sum(len(episode.turns) for trajectory in trajectories for episode in trajectory.episodes) > 24
     assert largest_mismatch(model, trajectories, temperature) < 1e-4
 
 
@@ -226,6 +226,14 @@ def test_what_the_engine_did_is_counted():
     turns = [turn for trajectory in trajectories for episode in trajectory.episodes for turn in episode.turns]
     assert stats.counters["generated_tokens"] == sum(turn.end - turn.start for turn in turns)
     assert stats.generation_s > 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_no_token_of_a_window_is_read_twice(overlap):
+    """Caches live from turn to turn and from episode to episode: only the first context of a window is read from 0."""
+    trajectories, stats = play(fast(tiny_model(double=True), overlap=overlap))
+    read = stats.counters["fed_tokens"]
+    assert 0 < read <= sum(len(window) for trajectory in trajectories for window in trajectory.windows)
 
 
 def test_one_machine_alone_can_be_played():

@@ -35,7 +35,8 @@ class LanguageModel:
     layer, so that training pays for the vocabulary at trained positions alone.
     """
 
-    def __init__(self, module: PreTrainedModel, *, autocast: bool = False) -> None:
+    def __init__(self, module: PreTrainedModel, *, autocast: bool = False, checked: bool = False) -> None:
+        """Wrap a model; one that is not `checked` yet is run on a few tokens first (`ModelError` if that fails)."""
         attention.register()
         self.module = module
         # With adapters the module is a wrapper around the causal model; neither's attributes are typed.
@@ -64,7 +65,8 @@ class LanguageModel:
         parameters = inspect.signature(self._backbone.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self.context_limit: int | None = getattr(config, "max_position_embeddings", None)
-        self._probe()
+        if not checked:
+            self._probe()
 
     @classmethod
     def load(
@@ -162,7 +164,7 @@ class LanguageModel:
         merged: Any = copy.deepcopy(self.module)
         if hasattr(merged, "merge_and_unload"):
             merged = merged.merge_and_unload()
-        return LanguageModel(merged.to(torch.bfloat16).requires_grad_(requires_grad=False))
+        return LanguageModel(merged.to(torch.bfloat16).requires_grad_(requires_grad=False), checked=True)
 
     def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Names and parameters that training changes, each once."""
