@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from harness import Row, Seconds, arguments, interleaved, repetitions, report
 
-from mrsearch.engine.attention import _by_products
+from mrsearch.engine.attention import decode_by_products
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -59,7 +59,7 @@ def folded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: to
 
 def products(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The same by two batched products."""
-    return _by_products(_fold(query, key), key, value, mask, None).reshape(query.shape)
+    return decode_by_products(query, key, value, mask, query.shape[3] ** -0.5).transpose(1, 2)
 
 
 WAYS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -102,19 +102,19 @@ def test_sliding_layers_see_a_window_only():
     ]
 
 
-def test_swapped_rows_change_places_with_their_lengths():
+def test_permuted_rows_change_places_with_their_lengths():
     cache = three_rows()
-    cache.swap(0, 1)
-    cache.swap(2, 3)  # with an empty row
+    cache.permute([0, 1], [1, 0])
+    cache.permute([2, 3], [3, 2])  # with an empty row
     assert_holds(cache, 0, 2, 2)
     assert_holds(cache, 1, 1, 5)
     assert_holds(cache, 3, 3, 4)
     assert cache.lengths[2] == 0
 
 
-def test_swapping_a_row_with_itself_changes_nothing():
+def test_rows_in_their_own_order_stay_as_they_are():
     cache = three_rows()
-    cache.swap(1, 1)
+    cache.permute([1], [1])
     assert_holds(cache, 1, 2, 2)
 
 
@@ -180,10 +180,10 @@ def test_a_finished_row_that_was_set_aside_goes_on_exactly(name):
     cache = model.new_cache(3)
     model.extend(ids[:, :6], cache, 0, 3)
     cache.advance([6, 6, 6])
-    cache.swap(0, 2)  # row 0 is finished: the others go on without it, grow, and it comes back
+    cache.permute([0, 2], [2, 0])  # row 0 is finished: the others go on without it, grow, and it comes back
     model.extend(torch.stack([ids[2, 6:], ids[1, 6:]]), cache, 0, 2)
     cache.advance([8, 8])
-    cache.swap(2, 0)
+    cache.permute([2, 0], [0, 2])
     back = model.extend(ids[:1, 6:], cache, 0, 1)
     torch.testing.assert_close(back, alone[:1, 6:], rtol=1e-12, atol=1e-12)
 

@@ -63,36 +63,58 @@ def folded_attention(
         )
         return output.transpose(1, 2).contiguous(), None
 
+    scaling = width**-0.5 if scaling is None else scaling
+    if query.device.type == "cpu" and length == 1:
+        return decode_by_products(query, key, value, attention_mask, scaling), None
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16:
+        return read_by_products(query, key, value, attention_mask, scaling), None
     folds = heads // kv_heads
     folded = query.reshape(batch, kv_heads, folds * length, width)
     if folds > 1 and length > 1:
         mask_rows = attention_mask.shape[0]
         attention_mask = attention_mask.unsqueeze(2).expand(mask_rows, 1, folds, length, key.shape[2])
         attention_mask = attention_mask.reshape(mask_rows, 1, folds * length, key.shape[2])
-    if length == 1 and query.device.type == "cpu" and query.dtype != torch.bfloat16:
-        output = _by_products(folded, key, value, attention_mask, scaling)
-    else:
-        output = F.scaled_dot_product_attention(
-            folded, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
-        )
+    output = F.scaled_dot_product_attention(
+        folded, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+    )
     return output.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
 
 
-def _by_products(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float | None
+def decode_by_products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """The same by two batched products: for a few queries a row the fused CPU kernel is slower (bench/attention.py).
+    """One query a row, by two batched products: there the fused CPU kernel is slower (bench/bench_attention.py).
 
     Keys and values are slices of a larger store; merging their first two axes keeps them views.
     """
-    batch, kv_heads, folds, width = query.shape
-    length = key.shape[2]
-    bias = mask.expand(batch, kv_heads, folds, length).reshape(batch * kv_heads, folds, length)
-    scores = torch.baddbmm(
-        bias,
-        query.reshape(batch * kv_heads, folds, width),
-        key.reshape(batch * kv_heads, length, width).transpose(1, 2),
-        alpha=width**-0.5 if scaling is None else scaling,
-    )
+    batch, heads, _, width = query.shape
+    kv_heads, length = key.shape[1], key.shape[2]
+    folds = heads // kv_heads
+    columns = (query * scaling).reshape(batch * kv_heads, folds, width).transpose(1, 2).contiguous()
+    scores = torch.bmm(key.reshape(batch * kv_heads, length, width), columns).transpose(1, 2).contiguous()
+    scores.view(batch, heads, length).add_(_additive(mask, scores.dtype)[:, 0])
     output = torch.bmm(scores.softmax(dim=-1), value.reshape(batch * kv_heads, length, -1))
-    return output.view(batch, kv_heads, folds, -1)
+    return output.reshape(batch, 1, heads, -1)
+
+
+def read_by_products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float
+) -> torch.Tensor:
+    """New context in bfloat16, row by row and head by head: the fused CPU kernel with a mask takes twice as long."""
+    batch, heads, length, _ = query.shape
+    folds = heads // key.shape[1]
+    output = query.new_empty(batch, length, heads, value.shape[3])
+    bias = _additive(mask, query.dtype)
+    for row in range(batch):
+        for head in range(heads):
+            kv_head = head // folds
+            scores = torch.addmm(bias[min(row, len(bias) - 1), 0], query[row, head], key[row, kv_head].T, alpha=scaling)
+            output[row, :, head] = scores.softmax(dim=-1) @ value[row, kv_head]
+    return output
+
+
+def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask to be added to scores."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))

@@ -92,16 +92,18 @@ class RowCache(Cache):
             store[target, :, :length] = store[source, :, :length]
         self.lengths[target] = length
 
-    def swap(self, one: int, other: int) -> None:
-        """Exchange two rows."""
-        if one == other:
-            return
-        length = max(self.lengths[one], self.lengths[other])
-        for store in (*self._keys, *self._values):
-            kept = store[one, :, :length].clone()
-            store[one, :, :length] = store[other, :, :length]
-            store[other, :, :length] = kept
-        self.lengths[one], self.lengths[other] = self.lengths[other], self.lengths[one]
+    def permute(self, rows: list[int], sources: list[int]) -> None:
+        """Put the contents of rows `sources` into `rows`, which are the same rows in another order."""
+        length = max(self.lengths[row] for row in rows)
+        for layer, keys in enumerate(self._keys):
+            into = torch.tensor(rows, device=keys.device)
+            out_of = torch.tensor(sources, device=keys.device)
+            for store in (keys, self._values[layer]):
+                part = store[:, :, :length]
+                part.index_copy_(0, into, part.index_select(0, out_of))
+        lengths = [self.lengths[source] for source in sources]
+        for row, moved in zip(rows, lengths, strict=True):
+            self.lengths[row] = moved
 
     def take(self, other: RowCache, sources: list[int], target: int) -> None:
         """Copy rows of another cache to rows target, target + 1, ... of this one."""

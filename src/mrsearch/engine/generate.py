@@ -42,7 +42,7 @@ class Session:
         self._prefill_tokens = prefill_tokens
         self._watched = _watched_ids(codec, model.vocabulary)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def run(self, requests: Sequence[Generate]) -> list[Completion]:
         """One completion for each request, in order."""
         if not requests:
@@ -54,6 +54,7 @@ class Session:
         completions = dict(zip(rows, turns, strict=True))
         return [completions[index] for index in range(len(requests))]
 
+    @torch.inference_mode()
     def release(self, windows: Iterable[Window]) -> None:
         """Free the rows of windows that will not go on."""
         for window in windows:
@@ -84,7 +85,7 @@ class Session:
 
     def _swap(self, one: int, other: int) -> None:
         if one != other:
-            self._cache.swap(one, other)
+            self._cache.permute([one, other], [other, one])
             self._windows[one], self._windows[other] = self._windows[other], self._windows[one]
 
     def _prefill(self, requests: Sequence[Generate]) -> torch.Tensor:
@@ -188,13 +189,16 @@ class Session:
         return "length" if len(ids) >= request.max_tokens else None
 
     def _set_aside(self, finished: list[int], active: list[int], tokens: list[int]) -> None:
-        """Move finished rows behind those that go on; `active` and `tokens` follow."""
-        for row in reversed(finished):
-            end = len(active) - 1
-            self._swap(row, end)
-            active[row], tokens[row] = active[end], tokens[end]
-            active.pop()
-            tokens.pop()
+        """Move finished rows behind those that go on, all at once; `active` and `tokens` follow."""
+        staying = len(active) - len(finished)
+        holes = [row for row in finished if row < staying]
+        movers = sorted(set(range(staying, len(active))).difference(finished))
+        if holes:
+            self._cache.permute([*holes, *movers], [*movers, *holes])
+        for hole, mover in zip(holes, movers, strict=True):
+            self._windows[hole], self._windows[mover] = self._windows[mover], self._windows[hole]
+            active[hole], tokens[hole] = active[mover], tokens[mover]
+        del active[staying:], tokens[staying:]
 
 
 _CLOSES, _ENDS = 1, 2

@@ -39,6 +39,7 @@ class LanguageModel:
         """Wrap a model; one that is not `checked` yet is run on a few tokens first (`ModelError` if that fails)."""
         attention.register()
         self.module = module
+        self.device = next(module.parameters()).device
         # With adapters the module is a wrapper around the causal model; neither's attributes are typed.
         wrapper: Any = module
         self._causal: Any = wrapper.get_base_model() if hasattr(module, "peft_config") else module
@@ -92,11 +93,6 @@ class LanguageModel:
         if lora_rank:
             module = _with_lora(module, lora_rank, lora_alpha)
         return cls(module.to(device), autocast=dtype == "bfloat16")
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.module.parameters()).device
 
     @property
     def vocabulary(self) -> int:
