@@ -97,8 +97,15 @@ def test_a_demonstration_trains_its_turns_and_nothing_else() -> None:
 def test_a_demonstration_with_another_budget_is_refused_with_its_number() -> None:
     fits = Demonstration(QUESTION, ((SEARCH, ANSWER),))
     unfinished = Demonstration(QUESTION, ((SEARCH,),))
-    with pytest.raises(DataError, match="demonstration 2 .* still needs Generate"):
+    with pytest.raises(DataError, match=r"demonstration 2 .* still needs Generate"):
         build.replay_demonstrations([fits, unfinished], PLAN, MINI_PROMPTS, codec())
+
+
+def test_a_demonstration_of_which_the_plan_would_drop_turns_is_refused() -> None:
+    # with one search the second turn is the last: the third would be lost, and a late search be imitated
+    searching_on = Demonstration(QUESTION, ((SEARCH, SEARCH, ANSWER), (ANSWER,)))
+    with pytest.raises(DataError, match=r"its episodes have \[3, 1\] turns, of which the plan takes \[2, 1\]"):
+        build.replay_demonstrations([searching_on], PLAN, MINI_PROMPTS, codec())
 
 
 def test_a_demonstration_longer_than_the_window_is_refused() -> None:

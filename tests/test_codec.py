@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 
@@ -584,3 +585,15 @@ def test_a_folder_without_a_usable_tokenizer_is_refused_in_one_line(tmp_path: Pa
     with pytest.raises(ModelError, match=r"no usable tokenizer in|no vocabulary") as refusal:
         HFCodec.load(tmp_path)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_template_that_writes_the_date_writes_the_day_it_is_given() -> None:
+    """A run that goes on tomorrow must read the same prompts."""
+    template = (
+        "{% set today = strftime_now('%d %b %Y') %}{% for m in messages %}[{{ m.role }}|{{ today }}]{{ m.content }}"
+        "[/end]{% endfor %}{% if add_generation_prompt %}[assistant|{{ today }}]{% endif %}"
+    )
+    codec = HFCodec(family("smollm2"), template=template, day=date(2024, 7, 26))
+    text = codec.decode(codec.opening("{question}", Question("1", "Who?", ("x",))))
+    assert "26 Jul 2024" in text
+    assert str(date.today().year) not in text

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrsearch.config import Config, load_config
+from mrsearch.config import Config, check_training, from_dict, load_config
 from mrsearch.core.plan import Plan
 from mrsearch.errors import ConfigError
 
@@ -122,9 +122,24 @@ class TestWrongValues:
             ("train.questions=0", r"^train\.questions is 0; it must be at least 1"),
             ("checkpoint.keep=0", r"^checkpoint\.keep is 0; it must be at least 1"),
             ("eval.every=-1", r"^eval\.every is -1; it must be at least 0"),
-            ("credit.gamma=1.1", r"^credit\.gamma is 1\.1; it must lie between 0 and 1"),
+            ("credit.gamma=1.1", r"^credit\.gamma is 1\.1; it must be between 0 and 1"),
             ("credit.gamma=.nan", r"^credit\.gamma is nan"),
             ("sampling.top_p=0", r"^sampling\.top_p is 0"),
+            ("sampling.temperature=-1", r"^sampling\.temperature is -1\.0; it must be at least 0"),
+            ("loss.kl=-1", r"^loss\.kl is -1\.0; it must be at least 0"),
+            ("loss.clip_low=-3", r"^loss\.clip_low is -3\.0; it must be between 0 and 1"),
+            ("loss.dual_clip=0.5", r"^loss\.dual_clip is 0\.5; it must be at least 1, and 0 turns it off"),
+            ("optimizer.max_grad_norm=0", r"^optimizer\.max_grad_norm is 0"),
+            ("optimizer.betas=[1,2]", r"^optimizer\.betas is \(1\.0, 2\.0\)"),
+            ("optimizer.lr=.inf", r"^optimizer\.lr is inf"),
+            ("optimizer.decay_from=7", r"^optimizer\.decay_from is 7\.0; it must be between 0 and 1"),
+            ("engine.logit_chunk=-5", r"^engine\.logit_chunk is -5"),
+            ("engine.threads=-1", r"^engine\.threads is -1"),
+            ("engine.device=foo", r"^engine\.device is 'foo'; known are auto, cpu, mps, cuda"),
+            ("world.hops=[]", r"^world\.hops is empty"),
+            ("world.hops=[0]", r"^world\.hops is \(0,\); it must be at least 1"),
+            ("model.date=today", r"^model\.date is 'today'; write it as YYYY-MM-DD"),
+            ("prompts.question=What?", r"^prompts\.question has no \{question\}"),
         ],
     )
     def test_are_refused_by_name_with_what_was_given(self, override: str, message: str) -> None:
@@ -135,17 +150,35 @@ class TestWrongValues:
         with pytest.raises(ConfigError, match=r"train\.group_size is 1; a group of one has no baseline"):
             load_config(overrides=["train.group_size=1"])
 
-    def test_a_supervised_run_has_no_groups(self) -> None:
-        assert load_config(overrides=["train.group_size=1", "train.kind=supervised"]).train.group_size == 1
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("train.questions=1", r"train\.updates is 2, more than the 1 questions"),
+            ("sampling.temperature=0", r"sampling\.temperature is 0"),
+            ("sampling.top_p=0.9", r"sampling\.top_p and sampling\.top_k must be off in training"),
+            ("sampling.top_k=5", r"sampling\.top_p and sampling\.top_k must be off in training"),
+            ("plan.stop_when_stable=true", r"plan\.stop_when_stable is for inference"),
+        ],
+    )
+    def test_what_is_for_inference_is_refused_in_training_alone(self, override: str, message: str) -> None:
+        config = load_config(overrides=[override])
+        with pytest.raises(ConfigError, match=message):
+            check_training(config)
+
+    def test_the_defaults_can_be_trained_with(self) -> None:
+        check_training(Config())
+
+    @pytest.mark.parametrize("tree", [{"train": None}, {"train": {}}, {"world": {"warm_start": None}}])
+    def test_a_heading_with_nothing_below_it_leaves_the_defaults(self, tree: dict[str, Any]) -> None:
+        assert from_dict(tree) == Config()
+
+    def test_an_override_goes_below_an_empty_heading(self, tmp_path: Path) -> None:
+        (tmp_path / "empty.yaml").write_text("train:\n", encoding="utf-8")
+        assert load_config(tmp_path / "empty.yaml", ["train.steps=3"]).train.steps == 3
 
     @pytest.mark.parametrize(
         ("overrides", "message"),
         [
-            (["train.questions=1"], r"train\.updates is 2, more than the 1 questions"),
-            (["sampling.temperature=0"], r"sampling\.temperature is 0"),
-            (["sampling.top_p=0.9"], r"sampling\.top_p and sampling\.top_k must be off in training"),
-            (["sampling.top_k=5"], r"sampling\.top_p and sampling\.top_k must be off in training"),
-            (["plan.stop_when_stable=true"], r"plan\.stop_when_stable is for inference"),
             (["plan.window_tokens=2048"], r"plan\.window_tokens is 2048, no room for one turn \(1024\)"),
             (["plan.explore=3"], r"plan\.explore is 3 of 3 episodes"),
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -90,11 +91,62 @@ class TestCreate:
         assert RunFolder.create(tmp_path / "run", {"seed": 4}).settings() == {"seed": 4}
 
 
+class TestDiscard:
+    def test_a_new_run_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        run = RunFolder.create(tmp_path / "run", {"seed": 3})
+        (run.path / "world").mkdir()
+        (run.path / ".warm-start.partial").mkdir()
+        run.rewind(0)
+        assert run.discard()
+        assert not run.path.exists()
+        RunFolder.create(run.path, {"seed": 4})
+
+    def test_what_stood_there_before_or_is_not_the_runs_own_stays(self, tmp_path: Path) -> None:
+        (tmp_path / "eval").mkdir()
+        (tmp_path / "eval" / "mine.json").write_text("{}")
+        (tmp_path / "notes.txt").write_text("…")
+        run = RunFolder.create(tmp_path, {"seed": 3})
+        (tmp_path / "later.txt").write_text("…")
+        assert run.discard()
+        left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+        assert left == ["eval", "eval/mine.json", "later.txt", "notes.txt"]
+
+    def test_a_folder_that_somebody_else_uses_meanwhile_stays(self, run: RunFolder) -> None:
+        (run.path / "notes.txt").write_text("…")
+        assert run.discard()
+        assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
+
+    @pytest.mark.parametrize("what", ["a step", "a checkpoint", "a warm start"])
+    def test_a_run_that_has_got_somewhere_is_kept(self, run: RunFolder, what: str) -> None:
+        if what == "a step":
+            run.record(1, {"loss": 0.5})
+        elif what == "a checkpoint":
+            save(run, 1)
+        else:
+            (run.path / "warm-start").mkdir()
+        assert not run.discard()
+        assert run.settings() == {"seed": 3}
+
+    def test_a_run_that_was_only_opened_is_kept(self, run: RunFolder) -> None:
+        assert not RunFolder.open(run.path).discard()
+        assert run.settings() == {"seed": 3}
+
+
 class TestMetrics:
     def test_come_back_in_order_to_the_last_bit(self, run: RunFolder) -> None:
         run.record(1, {"em/1": 0.1 + 0.2})
         run.record(2, {"em/1": 1 / 3})
         assert run.metrics() == [{"step": 1, "em/1": 0.1 + 0.2}, {"step": 2, "em/1": 1 / 3}]
+
+    def test_that_are_not_finite_are_null_in_the_file_and_nan_when_read(self, run: RunFolder) -> None:
+        run.record(1, {"loss": math.nan, "ratio": math.inf, "em/1": 0.5})
+        line = '{"step": 1, "loss": null, "ratio": null, "em/1": 0.5}\n'
+        assert (run.path / "metrics.jsonl").read_text() == line
+        (row,) = run.metrics()
+        assert math.isnan(row["loss"])
+        assert row["em/1"] == 0.5
+        run.rewind(1)
+        assert (run.path / "metrics.jsonl").read_text() == line
 
     def test_of_a_new_run_are_none(self, run: RunFolder) -> None:
         assert run.metrics() == []
@@ -318,6 +370,19 @@ class TestRewind:
         run.rewind(1)
         assert (run.path / "metrics.jsonl").read_bytes() == before
 
+    def test_leaves_alone_what_is_not_its_own(self, run: RunFolder) -> None:
+        save(run, 1)
+        checkpoints_folder = run.path / "checkpoints"
+        for name in (".DS_Store", "step-000009.zip", ".step-notes"):
+            (checkpoints_folder / name).write_text("…")
+        (checkpoints_folder / ".cache").mkdir()
+        last = run.last_checkpoint()
+        assert last is not None
+        run.rewind(last.step)
+        assert checkpoints(run) == [".DS_Store", ".cache", ".step-notes", "step-000001", "step-000009.zip"]
+        save(run, 2, keep=1)
+        assert run.checkpoint_steps() == [2]
+
 
 class TestAtomicWrite:
     def test_replaces_the_whole_content_and_leaves_nothing_beside_it(self, tmp_path: Path) -> None:
@@ -336,6 +401,6 @@ class TestAtomicWrite:
 
     def test_an_evaluation_is_json_under_its_name(self, run: RunFolder) -> None:
         shutil.rmtree(run.path / "eval")
-        path = run.write_evaluation("step-000002", {"em/1": 0.5, "name": "é"})
+        path = run.write_evaluation("step-000002", {"em/1": 0.5, "name": "é", "f1": [math.nan]})
         assert (path.name, path.parent.name) == ("step-000002.json", "eval")
-        assert json.loads(path.read_text(encoding="utf-8")) == {"em/1": 0.5, "name": "é"}
+        assert json.loads(path.read_text(encoding="utf-8")) == {"em/1": 0.5, "name": "é", "f1": [None]}

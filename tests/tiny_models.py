@@ -211,7 +211,9 @@ class ProgrammedModel:
         """An empty cache for so many rows."""
         return RowCache(rows)
 
-    def extend(self, ids: torch.Tensor, cache: RowCache, first: int, last: int) -> torch.Tensor:
+    def extend(
+        self, ids: torch.Tensor, cache: RowCache, first: int, last: int, *, counts: Sequence[int] | None = None
+    ) -> torch.Tensor:
         """Feed new tokens; the state of a token is what all ids up to it lead to."""
         self.passes.append(last - first)
         positions, _, _ = cache.begin(first, last, ids.shape[1], device=ids.device, dtype=torch.float64)

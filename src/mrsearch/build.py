@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import torch
 
 from mrsearch.codec import HFCodec
-from mrsearch.config import Config, EngineConfig, OptimizerConfig, RetrievalConfig, from_dict
+from mrsearch.config import Config, EngineConfig, RetrievalConfig, check_training, from_dict
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Retriever
@@ -53,9 +54,16 @@ def choose_threads(parameters: int, cores: int) -> int:
     return 1 if parameters < _SMALL else max(1, cores // 2)
 
 
+def usable_cores() -> int:
+    """Logical cores that this process may use; OMP_NUM_THREADS, where set, bounds them."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return min(allowed, int(asked)) if asked.isdigit() and int(asked) else allowed
+
+
 def set_threads(engine: EngineConfig, model: LanguageModel) -> int:
-    """Set torch's threads as configured or chosen; OMP_NUM_THREADS, where set, bounds the choice."""
-    cores = int(os.environ.get("OMP_NUM_THREADS", 0)) or os.cpu_count() or 1
+    """Set torch's threads as configured or chosen."""
+    cores = usable_cores()
     threads = engine.threads or min(cores, choose_threads(sum(p.numel() for p in model.module.parameters()), cores))
     torch.set_num_threads(threads)
     return threads
@@ -65,6 +73,7 @@ def language_model(config: Config) -> LanguageModel:
     """The policy's model, on its device, with threads chosen for its size."""
     if not config.model.path:
         raise ConfigError("model.path is empty; name a folder or a hub name, or set world.entities for a mini world")
+    torch.manual_seed(config.seed)  # adapters begin at random
     model = LanguageModel.load(
         config.model.path,
         device=choose_device(config.engine),
@@ -83,7 +92,13 @@ def language_model(config: Config) -> LanguageModel:
 
 def codec(config: Config) -> HFCodec:
     """The tokenizer with the prompts and the place of observations."""
-    return HFCodec.load(config.model.path, config.prompts, observations=config.model.observations)
+    return HFCodec.load(
+        config.model.path,
+        config.prompts,
+        observations=config.model.observations,
+        template=config.model.template or None,
+        day=date.fromisoformat(config.model.date) if config.model.date else None,
+    )
 
 
 def retriever(config: RetrievalConfig) -> Retriever:
@@ -132,13 +147,17 @@ def replay_demonstrations(
                 f"demonstration {number} ({demonstration.question.id}) does not fit plan.window_tokens="
                 f"{plan.window_tokens}"
             )
+        played, shown = ([len(episode.turns) for episode in trajectory.episodes], [*map(len, demonstration.episodes)])
+        if played != shown:
+            raise DataError(
+                f"demonstration {number} ({demonstration.question.id}) does not fit the plan: its episodes have "
+                f"{shown} turns, of which the plan takes {played}; look at plan.searches"
+            )
         trajectories.append(replace(trajectory, advantages=[1.0] * len(trajectory.episodes)))
     return trajectories
 
 
-def embedded_learner(
-    config: Config, model: LanguageModel, codec: HFCodec, *, optimizer: OptimizerConfig | None = None
-) -> EmbeddedLearner:
+def embedded_learner(config: Config, model: LanguageModel, codec: HFCodec) -> EmbeddedLearner:
     """The learner for the configured kind of training."""
     reference = None
     if config.train.kind == "rl" and config.loss.kl:
@@ -150,7 +169,7 @@ def embedded_learner(
         codec,
         kind=config.train.kind,
         loss=config.loss,
-        optimizer=optimizer or config.optimizer,
+        optimizer=config.optimizer,
         total_updates=config.train.steps * updates,
         updates=updates,
         temperature=config.sampling.temperature if config.train.kind == "rl" else 1.0,
@@ -196,6 +215,7 @@ def training(config: Config) -> Training:
             return Training(stage, learner, Hooks())
         player_ = player(config, model, codec_, retriever(config.retrieval))
     else:
+        check_training(config)
         player_ = player(config, model, codec_, retriever(config.retrieval))
         stage = ReinforcementStage(config, questions(config.data.train, "data.train"), player_, learner)
     return Training(stage, learner, Hooks(evaluate=validation(config, player_)))

@@ -13,8 +13,10 @@ knows of a model, and no sampled token is ever encoded again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property, lru_cache
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -47,7 +49,8 @@ class HFCodec:
     `template` replaces the tokenizer's own chat template by another Jinja
     text; an empty one means plain text, which is also what a tokenizer without
     a template gets. `extra_end_ids` end a turn besides those that the
-    tokenizer and the template name.
+    tokenizer and the template name. `day` is what templates that write a date
+    take for today; without it a run that goes on tomorrow reads other prompts.
     """
 
     end_ids: frozenset[int]
@@ -63,6 +66,7 @@ class HFCodec:
         observations: Placement = "assistant",
         extra_end_ids: Iterable[int] = (),
         template: str | None = None,
+        day: date | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._prompts = prompts
@@ -73,6 +77,10 @@ class HFCodec:
         self._adds_bos = self._bos is not None and (
             tokenizer.encode("a")[:1] == [self._bos] != tokenizer.encode("a", add_special_tokens=False)[:1]
         )
+        if template is None and isinstance(tokenizer.chat_template, str):
+            template = tokenizer.chat_template
+        if template and day:
+            template = _pin_day(template, day)
         self._chat = bool(tokenizer.chat_template if template is None else template)
         if self._chat:
             self._read_template(_renderer(tokenizer, template), _name(tokenizer))
@@ -104,6 +112,7 @@ class HFCodec:
         observations: Placement = "assistant",
         extra_end_ids: Iterable[int] = (),
         template: str | Path | None = None,
+        day: date | None = None,
     ) -> HFCodec:
         """The codec of a folder or of a name on the hub; `template` is a Jinja file, or "plain" for plain text.
 
@@ -114,7 +123,7 @@ class HFCodec:
         if template is not None:
             template = "" if str(template) == "plain" else _read(Path(template))
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(source))
+            tokenizer = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
         except Exception as error:  # of many kinds; a broken tokenizer.json gives a bare Exception
             reason = (str(error).strip().splitlines() or [""])[0]
             raise ModelError(
@@ -122,7 +131,7 @@ class HFCodec:
                 "tokenizer.json, or a model of the hub"
             ) from error
         ends = {*extra_end_ids, *_generation_ends(str(source))}
-        return cls(tokenizer, prompts, observations=observations, extra_end_ids=ends, template=template)
+        return cls(tokenizer, prompts, observations=observations, extra_end_ids=ends, template=template, day=day)
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer in Hugging Face form."""
@@ -346,6 +355,14 @@ def _renderer(tokenizer: Any, template: str | None) -> _Render:
         return text
 
     return render
+
+
+_TODAY = re.compile(r"""strftime_now\(\s*(?P<quote>['"])(?P<form>.*?)(?P=quote)\s*\)""")
+
+
+def _pin_day(template: str, day: date) -> str:
+    """A template that writes this day, wherever it would write today's date."""
+    return _TODAY.sub(lambda call: repr(day.strftime(call["form"])), template)
 
 
 def _around(text: str, content: str, role: str, name: str) -> tuple[str, str]:

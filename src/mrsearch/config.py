@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +40,10 @@ class ModelConfig:
     """Rank of LoRA adapters; 0 trains all weights."""
     lora_alpha: int = 32
     """Scale of LoRA adapters."""
+    template: str = ""
+    """A Jinja file in place of the model's chat template; `plain` uses none."""
+    date: str = ""
+    """The day (YYYY-MM-DD) that chat templates take for today; a run keeps the day on which it began."""
     observations: Literal["assistant", "user", "tool"] = "assistant"
     """Where passages stand in a chat: inside the assistant's turn (Search-R1), or in messages of their own."""
 
@@ -289,7 +295,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     """Settings from plain data."""
     _refuse_unknown(tree, Config, ())
     try:
-        return _ADAPTER.validate_python(tree)
+        return _ADAPTER.validate_python(_without_empty(tree, Config))
     except ValidationError as error:
         first = error.errors()[0]
         ours = first.get("ctx", {}).get("error")
@@ -317,7 +323,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _set(tree: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     for key in keys[:-1]:
-        below = tree.setdefault(key, {})
+        if tree.get(key) is None:
+            tree[key] = {}
+        below = tree[key]
         if not isinstance(below, dict):
             raise ConfigError(f"{'.'.join(keys)} goes below {key}, which is a single value")
         tree = below
@@ -352,6 +360,18 @@ def _refuse_unknown(tree: Any, section: type, path: tuple[str, ...]) -> None:
             _refuse_unknown(value, known[key], (*path, str(key)))
 
 
+def _without_empty(tree: Mapping[str, Any], section: Any) -> dict[str, Any]:
+    """The tree without headings that have nothing below them: they leave the defaults."""
+    types = typing.get_type_hints(section)
+    kept = {}
+    for key, value in tree.items():
+        if not is_dataclass(types[key]):
+            kept[key] = value
+        elif value is not None:
+            kept[key] = _without_empty(value, types[key])
+    return kept
+
+
 def _all_names(section: Any, path: tuple[str, ...]) -> list[str]:
     types = typing.get_type_hints(section)
     names = []
@@ -371,37 +391,28 @@ def _plain(value: Any) -> Any:
 
 
 def _check(config: Config) -> None:
-    """What one setting alone cannot say: two that do not fit together, names that nobody has."""
+    """What a type alone cannot say: ranges, names that nobody has, settings that do not fit together."""
     for name, value, known in (("reward", config.reward, REWARDS), ("credit.rule", config.credit.rule, RULES)):
         if value not in known:
             raise ConfigError(f"{name} is {value!r}; known are {', '.join(sorted(known))}")
-    least = {
-        "seed": (config.seed, 0),
-        "train.steps": (config.train.steps, 1),
-        "train.questions": (config.train.questions, 1),
-        "train.updates": (config.train.updates, 1),
-        "engine.rows": (config.engine.rows, 1),
-        "engine.micro_batch_tokens": (config.engine.micro_batch_tokens, 1),
-        "checkpoint.every": (config.checkpoint.every, 1),
-        "checkpoint.keep": (config.checkpoint.keep, 1),
-        "eval.every": (config.eval.every, 0),
-        "eval.limit": (config.eval.limit, 0),
-        "eval.episodes": (config.eval.episodes, 0),
-        "model.lora_rank": (config.model.lora_rank, 0),
-        "sampling.temperature": (config.sampling.temperature, 0),
-        "sampling.top_k": (config.sampling.top_k, 0),
-        "optimizer.lr": (config.optimizer.lr, 0),
-        "optimizer.warmup": (config.optimizer.warmup, 0),
-        "credit.cost": (config.credit.cost, 0),
-        "world.entities": (config.world.entities, 0),
-    }
-    for name, (given, lowest) in least.items():
-        if not lowest <= given < math.inf:
-            raise ConfigError(f"{name} is {given}; it must be at least {lowest}")
-    if not 0 < config.sampling.top_p <= 1:
-        raise ConfigError(f"sampling.top_p is {config.sampling.top_p}; it must lie above 0 and be at most 1")
-    if not 0 <= config.credit.gamma <= 1:
-        raise ConfigError(f"credit.gamma is {config.credit.gamma}; it must lie between 0 and 1")
+    for section, ranges in _RANGES.items():
+        branch = attrgetter(section)(config) if section else config
+        for name, (least, most) in ranges.items():
+            value = getattr(branch, name)
+            for given in value if isinstance(value, tuple) else (value,):
+                if not least <= given <= most or given == math.inf:
+                    bounds = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+                    raise ConfigError(f"{f'{section}.{name}'.strip('.')} is {value}; it must be {bounds}")
+    if config.sampling.top_p == 0:
+        raise ConfigError("sampling.top_p is 0; it must lie above 0, and 1 turns it off")
+    if 0 < config.loss.dual_clip < 1:
+        raise ConfigError(f"loss.dual_clip is {config.loss.dual_clip:g}; it must be at least 1, and 0 turns it off")
+    if not config.world.hops:
+        raise ConfigError("world.hops is empty; name at least one length of a chain")
+    if re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", config.engine.device) is None:
+        raise ConfigError(f"engine.device is {config.engine.device!r}; known are auto, cpu, mps, cuda, cuda:0, ...")
+    if config.model.date and re.fullmatch(r"\d{4}-\d{2}-\d{2}", config.model.date) is None:
+        raise ConfigError(f"model.date is {config.model.date!r}; write it as YYYY-MM-DD")
     if config.plan.turn_tokens + config.plan.observation_tokens >= config.plan.window_tokens:
         raise ConfigError(
             f"plan.window_tokens is {config.plan.window_tokens}, no room for one turn ({config.plan.turn_tokens}) "
@@ -409,15 +420,58 @@ def _check(config: Config) -> None:
         )
     if "{question}" not in config.prompts.question:
         raise ConfigError("prompts.question has no {question}: the policy would never see what is asked")
-    if config.train.kind == "rl":
-        _check_rl(config)
-
-
-def _check_rl(config: Config) -> None:
     if config.train.group_size < 2:
         raise ConfigError(
             f"train.group_size is {config.train.group_size}; a group of one has no baseline, take at least 2"
         )
+
+
+_ANY = (0.0, math.inf)
+_POSITIVE = (1.0, math.inf)
+_SHARE = (0.0, 1.0)
+_RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "": {"seed": _ANY},
+    "model": {"lora_rank": _ANY, "lora_alpha": _POSITIVE},
+    "engine": {"threads": _ANY, "rows": _POSITIVE, "micro_batch_tokens": _POSITIVE, "logit_chunk": _ANY},
+    "retrieval": {"k1": _ANY, "b": _SHARE, "title_weight": _ANY, "cache": _ANY},
+    "sampling": {"temperature": _ANY, "top_p": _SHARE, "top_k": _ANY},
+    "credit": {"gamma": _SHARE, "cost": _ANY},
+    "loss": {"clip_low": _SHARE, "clip_high": _ANY, "dual_clip": _ANY, "kl": _ANY, "entropy": _ANY},
+    "optimizer": {
+        "lr": _ANY,
+        "betas": (0.0, 0.999999),
+        "weight_decay": _ANY,
+        "max_grad_norm": (1e-12, math.inf),
+        "warmup": _ANY,
+        "decay_from": _SHARE,
+    },
+    "train": {"steps": _POSITIVE, "questions": _POSITIVE, "updates": _POSITIVE},
+    "eval": {"every": _ANY, "limit": _ANY, "episodes": _ANY},
+    "checkpoint": {"every": _POSITIVE, "keep": _POSITIVE},
+    "world": {
+        "entities": _ANY,
+        "seed": _ANY,
+        "hops": _POSITIVE,
+        "train_questions": _POSITIVE,
+        "validation_questions": _POSITIVE,
+    },
+    "world.warm_start": {
+        "reading_steps": _ANY,
+        "reading_loss": _ANY,
+        "reading_lr": _ANY,
+        "reading_batch": (4.0, math.inf),
+        "single_steps": _ANY,
+        "steps": _POSITIVE,
+        "lr": _ANY,
+        "batch": _POSITIVE,
+        "expert": _SHARE,
+    },
+}
+"""Least and most of every number; branches of the core check their own."""
+
+
+def check_training(config: Config) -> None:
+    """What training by reinforcement asks of the settings, beyond what any use of them does."""
     if config.train.updates > config.train.questions:
         raise ConfigError(
             f"train.updates is {config.train.updates}, more than the {config.train.questions} questions of a step"

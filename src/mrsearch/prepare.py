@@ -39,6 +39,7 @@ from mrsearch.engine.learner import EmbeddedLearner
 from mrsearch.engine.mini_model import build_mini_model
 from mrsearch.engine.model import LanguageModel
 from mrsearch.errors import ConfigError
+from mrsearch.retrieval.corpus import join_contents
 
 OTHER_WORLDS = range(100, 130)
 """Seeds of the worlds of the warm start: the names of the run's world, other facts."""
@@ -87,7 +88,7 @@ def _write_world(config: Config, folder: Path) -> None:
     world = build_world(config.world.seed, config.world.entities)
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
         for passage in world.passages:
-            file.write(json.dumps({"id": passage.id, "contents": f'"{passage.title}"\n{passage.text}'}) + "\n")
+            file.write(json.dumps({"id": passage.id, "contents": join_contents(passage)}) + "\n")
     for name, asked in _questions(world, config, seed=config.world.seed).items():
         save_questions(folder / f"{name}.jsonl", asked)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from mrsearch.errors import ConfigError
@@ -10,11 +11,13 @@ _PLACES = (Path(__file__).parent / "recipes", Path(__file__).parents[2] / "recip
 
 
 def recipe_path(name: str) -> Path:
-    """The file of a recipe by its name, or the path itself where one is given."""
-    if Path(name).exists():
-        return Path(name)
-    for place in _PLACES:
-        if (place / f"{name}.yaml").exists():
-            return place / f"{name}.yaml"
+    """The file of a recipe: that of a path (with a separator or an ending), or the packaged one of a bare name."""
+    given = Path(name)
+    if not given.suffix and not any(separator in name for separator in (os.sep, os.altsep or os.sep)):
+        for place in _PLACES:
+            if (place / f"{name}.yaml").is_file():
+                return place / f"{name}.yaml"
+    if given.is_file():
+        return given
     known = sorted({path.stem for place in _PLACES for path in place.glob("*.yaml")})
     raise ConfigError(f"there is no recipe {name!r}; it is neither a file nor one of {', '.join(known)}")

@@ -7,15 +7,18 @@
     eval/*.json                                evaluations
 
 A checkpoint appears whole or not at all. After a crash the folder is rewound to
-its last checkpoint, so that a resumed run writes every later line once.
+its last checkpoint, so that a resumed run writes every later line once. A number
+that is not finite is written as null, since JSON has no other word for it.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +33,10 @@ from mrsearch.jsonl import read_rows
 
 STATE_VERSION = 1
 _STEP = re.compile(r"step-(\d{6,})")
+
+_WARM_START = "warm-start"
+_OWN = ("config.yaml", "metrics.jsonl", "trajectories", "checkpoints", "eval", "world", _WARM_START)
+"""What a run puts into its folder; each may also stand there half written, as `.NAME.partial`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class RunFolder:
         self._trajectories = path / "trajectories"
         self._checkpoints = path / "checkpoints"
         self._evaluations = path / "eval"
+        self._made: frozenset[Path] = frozenset()
 
     @classmethod
     def create(cls, path: Path, settings: Mapping[str, Any]) -> RunFolder:
@@ -59,6 +67,8 @@ class RunFolder:
                 f"{path} already holds a run; go on with it by: mrsearch train --resume {path}, or choose another --out"
             )
         run = cls(path)
+        ours = {path, *(path / name for own in _OWN for name in (own, f".{own}.partial"))}
+        run._made = frozenset(part for part in ours if not part.exists())
         for folder in (path, run._trajectories, run._checkpoints, run._evaluations):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
@@ -71,6 +81,36 @@ class RunFolder:
             raise DataError(f"{path} is no run folder: it has no config.yaml")
         return cls(path)
 
+    def discard(self) -> bool:
+        """Remove a run that `create` has just made and that came to nothing; returns whether it did.
+
+        A run that has taken a step or has a finished warm start is kept, and so is
+        all that stood in the folder before.
+        """
+        warm_start = self.path / _WARM_START
+        worth_keeping = self.metrics() or self.checkpoint_steps() or (warm_start in self._made and warm_start.exists())
+        if not self._made or worth_keeping:
+            return False
+        for part in self._made - {self.path}:
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink(missing_ok=True)
+        if self.path in self._made and not any(self.path.iterdir()):
+            self.path.rmdir()
+        return True
+
+    def way_on(self) -> str:
+        """What goes on with this run, and from where, to end a message with."""
+        steps = self.checkpoint_steps()
+        if steps:
+            where = f"from step {steps[-1]}"
+        elif (self.path / f".{_WARM_START}.partial").exists():
+            where = "the warm start begins anew"
+        else:
+            where = "from the first step"
+        return f"go on with: mrsearch train --resume {shlex.quote(str(self.path))} ({where})"
+
     def settings(self) -> dict[str, Any]:
         """The resolved settings of the run, as plain data."""
         settings: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
@@ -81,18 +121,19 @@ class RunFolder:
     def record(self, step: int, values: Mapping[str, float]) -> None:
         """Append one line of metrics."""
         with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+            file.write(_line({"step": step, **values}))
 
     def metrics(self) -> list[dict[str, float]]:
-        """All whole lines of metrics; a line that a crash cut short is left out."""
+        """All whole lines of metrics, null read as NaN; a line that a crash cut short is left out."""
         if not self._metrics.exists():
             return []
         rows = []
         for line in self._metrics.read_text(encoding="utf-8").splitlines():
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except json.JSONDecodeError:
                 break
+            rows.append({name: math.nan if value is None else value for name, value in row.items()})
         return rows
 
     def write_trajectories(self, step: int, trajectories: Iterable[Trajectory], *, writer: str = "main") -> Path:
@@ -118,7 +159,7 @@ class RunFolder:
         """Write one evaluation as `eval/NAME.json`."""
         path = self._evaluations / f"{name}.json"
         self._evaluations.mkdir(exist_ok=True)
-        write_atomically(path, json.dumps(data, indent=1, ensure_ascii=False))
+        write_atomically(path, json.dumps(finite(data), indent=1, ensure_ascii=False, allow_nan=False))
         return path
 
     # -- checkpoints ---------------------------------------------------------------------------
@@ -148,16 +189,21 @@ class RunFolder:
         aside.rename(final)
         _sync(self._checkpoints)
         shutil.rmtree(final.with_name(f".{final.name}.replaced"), ignore_errors=True)
-        steps = sorted(_step_of(path) for path in self._checkpoints.glob("step-*"))
-        for old in steps[:-keep]:
+        for old in self.checkpoint_steps()[:-keep]:
             if old != best:
                 shutil.rmtree(self._checkpoints / f"step-{old:06d}")
         return final
 
+    def checkpoint_steps(self) -> list[int]:
+        """Steps of which there is a checkpoint, in order."""
+        return sorted(
+            _step_of(path) for path in self._checkpoints.glob("step-*") if path.is_dir() and _STEP.fullmatch(path.name)
+        )
+
     def last_checkpoint(self) -> Checkpoint | None:
         """The newest whole checkpoint."""
-        folders = sorted(self._checkpoints.glob("step-*"), key=_step_of)
-        return self._checkpoint(folders[-1]) if folders else None
+        steps = self.checkpoint_steps()
+        return self._checkpoint(self._checkpoints / f"step-{steps[-1]:06d}") if steps else None
 
     def best_checkpoint(self) -> Checkpoint | None:
         """The checkpoint that validation chose, or the newest where nothing was validated."""
@@ -170,13 +216,14 @@ class RunFolder:
     def rewind(self, step: int) -> None:
         """Drop the records of later steps and what was left half written; the step's checkpoint is the newest."""
         kept = [row for row in self.metrics() if row["step"] <= step]
-        write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
+        write_atomically(self._metrics, "".join(_line(row) for row in kept))
         for folder in (self._trajectories, self._evaluations):
             for path in folder.glob("step-*"):
                 if path.suffix == ".partial" or (_STEP.match(path.name) and _step_of(path) > step):
                     path.unlink()
-        for path in self._checkpoints.glob(".*"):
-            shutil.rmtree(path)
+        for path in self._checkpoints.glob(".step-*"):
+            if path.is_dir():
+                shutil.rmtree(path)
 
     def _checkpoint(self, folder: Path) -> Checkpoint:
         try:
@@ -215,6 +262,21 @@ def model_folder(path: Path) -> Path:
             raise DataError(f"{path} has no checkpoint yet")
         return best.folder
     return path
+
+
+def finite(value: Any) -> Any:
+    """Plain data that JSON can hold: it knows no infinities and no NaN, which become None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(finite(row), allow_nan=False) + "\n"
 
 
 def _step_of(path: Path) -> int:

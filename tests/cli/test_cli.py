@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import mrsearch
-from mrsearch.cli import COMMANDS, doctor, main
+from mrsearch.cli import COMMANDS, doctor, main, output
 from mrsearch.cli.output import print_json, print_table
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +50,13 @@ def test_help_lists_all_commands_in_order(mr: Callable[..., Outcome]) -> None:
     assert code == 0
     listed = re.findall(r"^  ([a-z]+)  +\S", out.split("Commands:")[1], re.MULTILINE)
     assert listed == [*COMMANDS, "fail"]
+
+
+def test_help_ends_with_the_exit_codes(mr: Callable[..., Outcome]) -> None:
+    codes = re.findall(r"^    (\d+)  +\S", mr("--help").out.split("Exit codes:")[1], re.MULTILINE)
+    assert codes == ["0", str(output.FAILED), str(output.WRONG_USE), str(output.INTERRUPTED)]
+    assert output.__doc__ is not None
+    assert re.findall(r"^    (\d+)  +\S", output.__doc__, re.MULTILINE) == codes
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
-from mrsearch.cli.quickstart import _ceiling, draw_curve
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrsearch import build
+from mrsearch.cli import COMMANDS, _load
+from mrsearch.cli.quickstart import LONG, _ceiling, draw_curve, next_commands, rivals
+from mrsearch.codec import HFCodec
+from mrsearch.config import Config, load_config
 from mrsearch.core.plan import Plan
 from mrsearch.core.types import Question
+from mrsearch.data.demonstrations import demonstration_from_record
+from mrsearch.data.mini_world import (
+    MINI_PROMPTS,
+    DemoHabits,
+    build_world,
+    chain_questions,
+    demonstrations,
+    mini_tokenizer,
+)
+from mrsearch.recipe import recipe_path
 
 
 def chain(hops: int) -> Question:
@@ -25,3 +45,51 @@ def test_a_curve_stands_as_high_as_its_values() -> None:
     assert "a" in lines[4]
     assert lines[8].startswith("0.00 |")
     assert lines[-1].strip() == "episode; a = agent"
+
+
+def settings_of(command: str) -> Config | None:
+    """Parse a command line as the program would; its settings, if it names a recipe."""
+    _, name, *arguments = shlex.split(command)
+    click: Any = _load(COMMANDS[name], name)
+    context = click.make_context(name, list(arguments))
+    settings = context.params.get("settings") or ()
+    return load_config(recipe_path(settings[0]), settings[1:]) if name == "train" else load_config(overrides=settings)
+
+
+def test_every_command_that_is_shown_at_the_end_can_be_given_outside_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = next_commands(Path("runs/my run"))
+    assert [command.split()[1] for command in commands] == ["quickstart", "train", "eval"]
+    assert shlex.split(commands[-1])[2] == "runs/my run"
+    for command in commands:
+        settings_of(command)
+
+
+def test_the_window_of_the_training_that_is_shown_holds_demonstrations_of_twice_its_episodes() -> None:
+    config = settings_of(next_commands(Path("run"))[1])
+    assert config is not None
+    world = build_world(100, config.world.entities)
+    asked = chain_questions(world, "tr", 100, hops=config.world.hops, seed=0)
+    shown = demonstrations(
+        world, asked, episodes=2 * config.plan.episodes, searches=config.plan.searches, habits=DemoHabits(), seed=0
+    )
+    # refuses demonstrations that do not fit
+    build.replay_demonstrations(
+        [demonstration_from_record(record) for record in shown],
+        config.plan,
+        MINI_PROMPTS,
+        HFCodec(mini_tokenizer(config.world.entities), MINI_PROMPTS),
+    )
+
+
+def test_all_rivals_may_search_equally_often_in_a_step() -> None:
+    config = load_config(recipe_path("quickstart"))
+    trained = {"MR-Search": config, **rivals(config)}
+    searches = {
+        name: c.train.questions * c.train.group_size * c.plan.episodes * c.plan.searches for name, c in trained.items()
+    }
+    # 12 questions, 6 members, 3 episodes, 2 searches
+    assert searches == {"MR-Search": 432, "gamma 0": 432, "single episodes": 432, LONG: 432}
+    assert rivals(config)[LONG].train == config.train

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,9 +33,17 @@ SMALL = [
 ]
 
 
-def mrsearch(*arguments: str) -> subprocess.CompletedProcess[str]:
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def mrsearch(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mrsearch", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "mrsearch", *arguments],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -84,7 +97,76 @@ def test_evaluation_shows_a_table_and_keeps_every_answer(run: Path) -> None:
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["questions"] == 5
     assert len(report["answers"]) == 5
-    assert (run / "eval" / "validation-4-episodes.json").exists()
+    (kept,) = (run / "eval").glob("validation-4-episodes-t0-*.json")
+    assert json.loads(kept.read_text())["values"] == report["values"]
+
+
+def test_evaluations_with_other_settings_are_kept_beside_each_other(run: Path) -> None:
+    names = set()
+    for more in ([], ["--temperature", "0.5"], ["--limit", "3"], ["plan.searches=1"]):
+        done = mrsearch("eval", str(run), "--episodes", "2", "--limit", "2", *more)
+        assert done.returncode == 0, done.stderr
+        found = re.search(r"(validation-2-episodes-t[^/]*json)\.$", done.stderr.strip().replace("\n", ""))
+        assert found, done.stderr
+        names.add(found.group(1))
+    assert len(names) == 4
+    assert names <= {path.name for path in (run / "eval").iterdir()}
+    assert sum(name.startswith("validation-2-episodes-t0.5-") for name in names) == 1
+
+
+def test_a_model_and_a_question_file_may_have_numbers_as_names_and_be_sampled_from(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "checkpoints" / "step-000003", tmp_path / "123")
+    shutil.copy(run / "world" / "validation.jsonl", tmp_path / "7")
+    shutil.copy(run / "world" / "corpus.jsonl", tmp_path / "1e3")
+    budgets = ["plan.searches=1", "plan.turn_tokens=16", "plan.observation_tokens=24", "plan.window_tokens=512"]
+    sampling = ["--temperature", "0.7", "sampling.top_p=0.9", "plan.stop_when_stable=true"]
+    done = mrsearch("eval", "123", "--data", "7", "--corpus", "1e3", *budgets, *sampling, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["model"], report["questions"], report["temperature"]) == ("123", 12, 0.7)
+    assert report["settings"]["sampling"]["top_p"] == 0.9
+    assert report["settings"]["plan"]["stop_when_stable"] is True
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_its_folder_free(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    empty = tmp_path / "model"
+    empty.mkdir()
+    done = mrsearch("train", f"model.path={empty}", "data.train=no.jsonl", "--out", str(tmp_path / "out"))
+    assert done.returncode != 0
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
+
+
+def test_ctrl_c_during_the_warm_start_says_in_one_line_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    slow = [*SMALL, "world.warm_start.reading_steps=100000", "world.warm_start.reading_loss=0"]
+    command = [sys.executable, "-m", "mrsearch", "train", *slow, "--out", str(folder)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell may have started the tests with interrupts ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # type: ignore[arg-type, return-value]
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / ".warm-start.partial").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    resume = f"mrsearch train --resume {folder} (the warm start begins anew)"
+    assert err == f"mrsearch: error: interrupted; go on with: {resume}\n"
+    assert (folder / "config.yaml").exists()
 
 
 def test_a_question_is_answered_with_its_episodes_shown(run: Path) -> None:
@@ -105,6 +187,7 @@ def test_a_question_is_answered_with_its_episodes_shown(run: Path) -> None:
         (["train", "recipes/quickstart.yaml", "train.group_size=1"], "a group of one has no baseline"),
         (["train", "--resume", "nowhere"], "nowhere is no run folder"),
         (["eval", "nowhere", "--data", "none.jsonl", "--corpus", "none.jsonl"], "none.jsonl"),
+        (["eval", "nowhere", "--temperature", "-1"], "sampling.temperature is -1.0; it must be at least 0"),
         (["ask", "Who?", "--run", "nowhere"], "nowhere is no run folder"),
     ],
 )

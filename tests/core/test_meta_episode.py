@@ -307,8 +307,9 @@ class TestContextFull:
         assert turn_ends(trajectory) == [["search", "context_full"] if fits else ["search"]]
         assert episode_ends(trajectory) == ["context_full"]
         assert trajectory.finish_reason == "context_full"
-        assert trajectory.episodes[0].turns[0].passages == FOUND
-        assert trajectory.counters["searches"] == 1
+        # what the policy never saw is not recorded as brought
+        assert trajectory.episodes[0].turns[0].passages == (FOUND if fits else None)
+        assert trajectory.counters["searches"] == fits
 
     @pytest.mark.parametrize(("spare", "fits"), [(0, False), (1, True)])
     def test_the_prompt_between_episodes_needs_room_for_itself_and_one_token(

@@ -86,8 +86,8 @@ def test_gradients_are_those_of_expanded_heads(masked):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("extra", ["softcap", "s_aux", "position_bias"])
+@pytest.mark.parametrize("extra", ["s_aux", "position_bias"])
 def test_what_is_not_computed_is_refused_and_not_left_out(extra):
     query, key, value = random_heads(4, 2, T)
-    with pytest.raises(ModelError, match="Identity needs attention with soft caps, sinks or a position bias"):
+    with pytest.raises(ModelError, match="Identity needs attention with sinks or a position bias"):
         folded_attention(torch.nn.Identity(), query, key, value, None, **{extra: 50.0})

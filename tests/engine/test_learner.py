@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from mrsearch.config import LossConfig, OptimizerConfig
 from mrsearch.core.plan import Plan
@@ -20,7 +22,7 @@ from mrsearch.engine.model import LanguageModel
 from mrsearch.engine.rollout import EmbeddedDriver
 from mrsearch.errors import DataError
 from mrsearch.rollout.play import Player
-from tiny_models import PROMPTS, PlaceRetriever, questions, tiny_codec, tiny_model
+from tiny_models import PROMPTS, VOCABULARY, PlaceRetriever, questions, tiny_codec, tiny_model
 
 CODEC = tiny_codec()
 PLAN = Plan(episodes=3, searches=1, top_k=2, turn_tokens=10, observation_tokens=7, window_tokens=120)
@@ -48,11 +50,22 @@ def learner(model: LanguageModel, **settings) -> EmbeddedLearner:
         "total_updates": 10,
         "temperature": TEMPERATURE,
     }
-    return EmbeddedLearner(model, CODEC, **{**defaults, **settings})
+    made = EmbeddedLearner(model, CODEC, **{**defaults, **settings})
+
+    def keep(optimizer, *rest):
+        STEPPED_WITH[model] = gradients(model)
+
+    made._optimizer.register_step_pre_hook(keep)
+    return made
+
+
+STEPPED_WITH: WeakKeyDictionary[LanguageModel, list[torch.Tensor]] = WeakKeyDictionary()
+"""The gradients that the optimiser of each model was given last; after a step they are no longer on the parameters."""
 
 
 def gradients(model: LanguageModel) -> list[torch.Tensor]:
-    return [parameter.grad.clone() for _, parameter in model.trainable()]
+    now = [parameter.grad for _, parameter in model.trainable()]
+    return [grad.clone() for grad in now] if all(grad is not None for grad in now) else STEPPED_WITH[model]
 
 
 def weights(model: LanguageModel) -> list[torch.Tensor]:
@@ -448,3 +461,15 @@ def test_turns_are_generated_with_the_adapters_in_place(tmp_path):
     train_adapters(model)
     values = learner(model).step(Batch(rollout(model), 1)).values
     assert values["logprob_mismatch_max"] < 1e-4
+
+
+def test_dropout_is_off_in_training_too_since_the_policy_that_sampled_had_none():
+    """The ratio before any update is 1 also for a model whose settings have dropout."""
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=0
+    )
+    assert config.resid_pdrop > 0
+    torch.manual_seed(0)
+    model = LanguageModel(GPT2LMHeadModel(config))
+    metrics = learner(model).step(Batch(rollout(model), 1)).values
+    assert metrics["logprob_mismatch_max"] < 1e-4

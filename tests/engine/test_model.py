@@ -6,13 +6,20 @@ import json
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, MambaConfig, MambaForCausalLM, PreTrainedModel
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedModel,
+)
 
 from mrsearch.config import LossConfig, OptimizerConfig
 from mrsearch.core.ports import Batch
 from mrsearch.core.types import Episode, Question, Trajectory, Window
 from mrsearch.engine.learner import EmbeddedLearner
-from mrsearch.engine.model import LanguageModel, own_weights
+from mrsearch.engine.model import LanguageModel, _context_limit, own_weights
 from mrsearch.errors import ModelError
 from tiny_models import ARCHITECTURES, VOCABULARY, model_of_135m_shape, tiny_codec, tiny_model, tiny_module
 
@@ -195,10 +202,56 @@ def recurrent() -> PreTrainedModel:
     )
 
 
-@pytest.mark.parametrize("build", [softcapped, recurrent])
-def test_an_architecture_that_the_engine_cannot_run_is_refused_when_it_is_loaded(build, tmp_path):
-    build().save_pretrained(tmp_path)
+def test_an_architecture_that_the_engine_cannot_run_is_refused_when_it_is_loaded(tmp_path):
+    recurrent().save_pretrained(tmp_path)
     assert "engine" in refusal(tmp_path)
+
+
+@torch.no_grad()
+def test_attention_scores_with_a_soft_cap_are_what_the_model_itself_computes():
+    module = softcapped().double()
+    ids = torch.tensor([[5, 9, 2, 7, 11, 3, 8]])
+    module.config._attn_implementation = "eager"
+    expected = module(input_ids=ids).logits
+    model = LanguageModel(module)
+    # Its own eager attention takes the softmax in float32.
+    torch.testing.assert_close(model.logits(model.hidden(ids)), expected, rtol=1e-6, atol=1e-6)
+    cache = model.new_cache(1)
+    kept = []
+    for piece in (ids[:, :4], ids[:, 4:5], ids[:, 5:]):
+        kept.append(model.logits(model.extend(piece, cache, 0, 1)))
+        cache.advance([piece.shape[1]])
+    torch.testing.assert_close(torch.cat(kept, dim=1), expected, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_padding_asks_for_no_position_that_the_model_does_not_have():
+    """A row near the end of an absolute position table beside one with more new tokens."""
+    model = tiny_model("gpt2", double=True)
+    limit = model.context_limit
+    assert limit is not None
+    cache = model.new_cache(2)
+    long, short = (torch.randint(0, VOCABULARY, (1, length)) for length in (limit, 29))
+    model.extend(torch.cat([long[:, : limit - 2], long[:, : limit - 2]]), cache, 0, 2, counts=[limit - 2, 9])
+    cache.lengths = [limit - 2, 0]
+    new = torch.zeros(2, 20, dtype=torch.long)
+    new[0, :2], new[1] = long[0, limit - 2 :], short[0, :20]
+    states = model.extend(new, cache, 0, 2, counts=[2, 20])
+    torch.testing.assert_close(states[0, :2], model.hidden(long)[0, -2:], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(states[1], model.hidden(short[:, :20])[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["no-such-folder/", "./model", "/nowhere/model", "a/b/c"])
+def test_a_name_that_is_neither_a_folder_nor_of_a_hub_is_refused_at_once(name):
+    with pytest.raises(ModelError, match="there is no model folder"):
+        LanguageModel.load(name)
+
+
+def test_rotary_embeddings_that_change_with_the_length_end_where_they_begin_to():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
+    config = LlamaConfig(max_position_embeddings=128, rope_parameters=rope)
+    assert _context_limit(config) == 64
+    assert _context_limit(LlamaConfig(max_position_embeddings=128)) == 128
 
 
 # -- precision --------------------------------------------------------------------------------
@@ -239,8 +292,17 @@ def test_in_bfloat16_turns_are_generated_by_a_copy_of_the_present_weights():
     assert {parameter.dtype for parameter in model.module.parameters()} == {torch.float32}
     with torch.no_grad():
         model.module.get_output_embeddings().weight.mul_(2)
+    before = copy.module.get_output_embeddings().weight.clone()
     newer = model.generator().module.get_output_embeddings().weight
-    torch.testing.assert_close(newer, 2 * copy.module.get_output_embeddings().weight)
+    torch.testing.assert_close(newer, 2 * before)
+
+
+def test_a_bfloat16_copy_keeps_its_rotary_frequencies_exact():
+    model = LanguageModel(tiny_module("qwen3"), autocast=True)
+    copied = dict(model.generator().module.named_buffers())
+    for name, buffer in model.module.named_buffers():
+        assert torch.equal(copied[name], buffer)
+        assert copied[name].dtype == buffer.dtype
 
 
 def test_in_float32_the_model_itself_generates():

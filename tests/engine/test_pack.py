@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mrsearch.core.types import Episode, Question, Trajectory, Window
-from mrsearch.engine.pack import micro_batches, pad_rows, rows_of, split_by_group
+from mrsearch.engine.pack import FILL, micro_batches, pad_rows, rows_of, split_by_group
 
 CPU = torch.device("cpu")
 
@@ -58,7 +58,7 @@ def test_an_id_does_not_decide_whether_it_is_trained():
     mixed = window(("env", [pad, 5, pad], 1), ("policy", [5, pad], 1), ("env", [pad], 1))
     (row,) = rows_of([trajectory(mixed, advantages=[1.0])])
     assert row.positions.tolist() == [3, 4]
-    batch = pad_rows([row], pad_id=pad, device=CPU)
+    batch = pad_rows([row], device=CPU)
     assert batch.targets.tolist() == [5, pad]
 
 
@@ -88,9 +88,9 @@ def test_what_has_no_advantage_needs_no_pass_and_what_follows_it_none_either():
 def test_a_batch_names_row_position_and_target_of_every_trained_token():
     short = window(("env", [9], 1), ("policy", [8], 1))
     batch = pad_rows(
-        rows_of([trajectory(FULL, advantages=[0.5, -2.0]), trajectory(short, advantages=[3.0])]), pad_id=77, device=CPU
+        rows_of([trajectory(FULL, advantages=[0.5, -2.0]), trajectory(short, advantages=[3.0])]), device=CPU
     )
-    assert batch.ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8], [9, 8] + [77] * 6]
+    assert batch.ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8], [9, 8] + [FILL] * 6]
     assert batch.rows.tolist() == [0, 0, 0, 0, 1]
     assert batch.positions.tolist() == [2, 3, 5, 7, 1]
     assert batch.targets.tolist() == [3, 4, 6, 8, 8]
@@ -105,14 +105,14 @@ def rows_of_lengths(*lengths: int):
 
 def test_micro_batches_keep_to_their_budget_and_lose_no_row():
     rows = rows_of_lengths(9, 3, 30, 4, 5, 8, 3)
-    batches = list(micro_batches(rows, 20, pad_id=0, device=CPU))
+    batches = list(micro_batches(rows, 20, device=CPU))
     # sorted 3 3 4 5 | 8 9 | 30: four rows of width 5 make 20; 8 would need 40; the last is longer than the budget
     assert [tuple(batch.ids.shape) for batch in batches] == [(4, 5), (2, 9), (1, 30)]
     assert sorted(int(target) for batch in batches for target in batch.targets) == [3, 3, 4, 5, 8, 9, 30]
 
 
 def test_without_rows_there_are_no_batches():
-    assert list(micro_batches([], 100, pad_id=0, device=CPU)) == []
+    assert list(micro_batches([], 100, device=CPU)) == []
 
 
 def test_a_group_is_never_split_between_two_updates():

@@ -119,7 +119,7 @@ def test_members_of_a_group_differ_and_a_second_rollout_does_not():
 @torch.no_grad()
 def largest_mismatch(model: LanguageModel, trajectories: list[Trajectory], temperature: float) -> float:
     """Sampled log-probabilities against those that the learner computes, all windows in one padded batch."""
-    batch = pad_rows(rows_of(trajectories), pad_id=CODEC.pad_id, device=torch.device("cpu"))
+    batch = pad_rows(rows_of(trajectories), device=torch.device("cpu"))
     states = states_at(model, batch.ids, batch.rows, batch.positions)
     found = logprobs_in_chunks(model, states, batch.targets, temperature=temperature, chunk=50)
     return float((found - batch.logprobs).abs().max())

@@ -13,7 +13,8 @@ from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Completion, Generate, Retriever, Sampling, Search
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Passage, Question, Trajectory
-from mrsearch.rollout.driver import PlayStats, SimpleDriver, answer_searches
+from mrsearch.errors import RetrieverError
+from mrsearch.rollout.driver import PlayStats, SimpleDriver, answer_searches, find
 from mrsearch.rollout.play import Player
 from mrsearch.rollout.scripted import ScriptedPolicy, replay
 from plain_codec import CompletionPolicy, PassageBook, PlainCodec, write
@@ -189,3 +190,38 @@ class TestScripted:
         meta = MetaEpisode(PARIS, PLAN, codec, PROMPTS)
         replay(meta, codec, [("<answer>Paris</answer>", None), ("<answer>Rome</answer>", None)])
         assert [episode.answer for episode in meta.trajectory().episodes] == ["Paris"]
+
+
+class Picky:
+    """A retriever that cannot take certain queries, and a whole call with one of them in it."""
+
+    def __init__(self, refused: set[str]) -> None:
+        self.refused = refused
+        self.calls: list[int] = []
+
+    def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
+        self.calls.append(len(requests))
+        if any(request.query in self.refused for request in requests):
+            raise RetrieverError("refused")
+        return [[TOWER] for _ in requests]
+
+
+class TestFind:
+    def test_a_search_that_fails_costs_only_itself(self) -> None:
+        retriever = Picky({"b"})
+        assert find(retriever, [Search(query, 1) for query in "abc"]) == [[TOWER], None, [TOWER]]
+        assert retriever.calls == [3, 1, 1, 1]
+
+    def test_a_retriever_that_is_down_is_not_asked_for_every_search(self) -> None:
+        retriever = Picky(set("abcdefgh"))
+        assert find(retriever, [Search(query, 1) for query in "abcdefgh"]) == [None] * 8
+        assert retriever.calls == [8, 1, 1, 1]
+
+    def test_finding_nothing_is_no_failure(self) -> None:
+        class Empty:
+            def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
+                if len(requests) > 1:
+                    raise RetrieverError("one at a time")
+                return [[]]
+
+        assert find(Empty(), [Search("a", 1)] * 5) == [[]] * 5

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from mrsearch import __version__
-from mrsearch.cli.output import exit_codes
+from mrsearch.cli.output import EXIT_CODES, exit_codes
 
 COMMANDS: Mapping[str, str] = {
     "quickstart": "mrsearch.cli.quickstart",
@@ -72,7 +72,12 @@ class _Group(TyperGroup):
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _app = typer.Typer(
-    cls=_Group, add_completion=False, no_args_is_help=True, rich_markup_mode=None, context_settings=_HELP
+    cls=_Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=_HELP,
+    epilog=EXIT_CODES,
 )
 
 

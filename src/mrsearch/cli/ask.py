@@ -75,10 +75,14 @@ def _as_text(episode: int, turn: Turn) -> str:
 
 
 def _newest_run() -> Path:
+    from mrsearch.runs import RunFolder
+
     runs = sorted(
-        (path.parent for path in Path("runs").glob("*/config.yaml") if (path.parent / "checkpoints").exists()),
+        (path.parent for path in Path("runs").glob("*/config.yaml") if RunFolder.open(path.parent).checkpoint_steps()),
         key=lambda path: path.stat().st_mtime,
     )
     if not runs:
-        raise ConfigError("there is no run under runs/; make one with: mrsearch quickstart, or name one by --run")
+        raise ConfigError(
+            "there is no trained run under runs/; make one with: mrsearch quickstart, or name one by --run"
+        )
     return runs[-1]

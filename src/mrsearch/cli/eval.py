@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mrsearch.cli.output import JsonFlag, print_json, print_table, stderr_console
+
+if TYPE_CHECKING:
+    from mrsearch.config import Config
 
 
 def command(
@@ -16,43 +21,45 @@ def command(
     data: Annotated[str, typer.Option(help="Questions (JSON lines); by default the run's validation set.")] = "",
     corpus: Annotated[str, typer.Option(help="Passages (JSON lines); by default the run's corpus.")] = "",
     episodes: Annotated[int, typer.Option(help="Episodes to play; by default as many as the plan has.")] = 0,
-    limit: Annotated[int, typer.Option(help="Questions, as a seeded sample; 0 takes all.")] = 0,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
+    limit: Annotated[int, typer.Option(min=0, help="Questions, as a seeded sample; 0 takes all.")] = 0,
+    temperature: Annotated[float, typer.Option(help="Short for sampling.temperature; 0 is greedy.")] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Play every question of a set once, and show scores by episode.
 
     Greedy unless told otherwise. With a run folder the result is also kept in
-    its eval/ folder, every setting and every answer with it.
+    its eval/ folder, every setting and every answer with it; other settings
+    give another file.
 
     \b
     Examples:
       mrsearch eval runs/quickstart-20261201-120000 --episodes 6
       mrsearch eval my-model --data questions.jsonl --corpus passages.jsonl plan.searches=4
+      mrsearch eval runs/mine --temperature 0.7 sampling.top_p=0.9 plan.stop_when_stable=true
     """
-    from dataclasses import replace
-
     from mrsearch import __version__, build
     from mrsearch.cli.running import ready_config, silence_loading
     from mrsearch.config import load_config
-    from mrsearch.core.ports import Sampling
     from mrsearch.evaluate.run import evaluate, sample_questions
     from mrsearch.runs import RunFolder, model_folder
 
     console = stderr_console()
     run = RunFolder.open(Path(model)) if (Path(model) / "config.yaml").exists() else None
-    base = ready_config(run, console).as_dict() if run else {}
-    given = [
-        f"model.path={model_folder(Path(model)) if run else model}",
-        *([f"data.validation={data}"] if data else []),
-        *([f"retrieval.corpus={corpus}"] if corpus else []),
-        *(settings or ()),
-    ]
+    base: dict[str, dict[str, Any]] = ready_config(run, console).as_dict() if run else {}
+    # Names and paths are data, not YAML: a folder may be called 123.
+    options: dict[str, dict[str, Any]] = {
+        "model": {"path": str(model_folder(Path(model)) if run else model)},
+        "data": {"validation": data} if data else {},
+        "retrieval": {"corpus": corpus} if corpus else {},
+        "plan": {"episodes": episodes} if episodes else {},
+        "sampling": {"temperature": temperature},
+    }
+    for section, values in options.items():
+        base[section] = {**base.get(section, {}), **values}
     silence_loading()
-    config = load_config(overrides=given, base=base)
+    config = load_config(overrides=settings or (), base=base)
+    plan, sampling = config.plan, config.sampling
     asked = sample_questions(build.questions(config.data.validation, "data.validation"), limit, seed=config.seed)
-    plan = replace(config.plan, episodes=episodes or config.plan.episodes)
-    sampling = Sampling(temperature=temperature)
     found = evaluate(build.player_of(config), asked, plan, sampling=sampling, seed=config.seed)
 
     metrics = ("em", "f1", "success_at", "answered", "searches", "tokens")
@@ -64,7 +71,7 @@ def command(
         "model": config.model.path,
         "questions": len(asked),
         "limit": limit,
-        "temperature": temperature,
+        "temperature": sampling.temperature,
         "settings": config.as_dict(),
         "episodes": plan.episodes,
         "values": found.values,
@@ -74,7 +81,15 @@ def command(
         ],
     }
     if run:
-        path = run.write_evaluation(f"{Path(config.data.validation).stem}-{plan.episodes}-episodes", result)
-        console.print(f"Kept in {path}.")
+        path = run.write_evaluation(evaluation_name(config, limit), result)
+        console.print(f"Kept in {path}.", soft_wrap=True)
     if as_json:
         print_json(result)
+
+
+def evaluation_name(config: Config, limit: int) -> str:
+    """A name that tells set, episodes and temperature, and in its digest all else: other settings, another name."""
+    asked = Path(config.data.validation).name.partition(".")[0]
+    everything = json.dumps([config.as_dict(), limit], sort_keys=True)
+    digest = hashlib.sha256(everything.encode()).hexdigest()[:8]
+    return f"{asked}-{config.plan.episodes}-episodes-t{config.sampling.temperature:g}-{digest}"

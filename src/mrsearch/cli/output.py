@@ -1,5 +1,11 @@
 """What all commands share: where text goes, and which exit code an error has.
 
+    0    success
+    1    the run failed: a model, retriever or package that is not there, or an unexpected error
+    2    wrong use: the command line, a setting, or a file (questions, passages, demonstrations, a
+         run's own) that cannot be used as it is, even where that shows only during a run
+    130  interrupted by Ctrl-C; the message says how to go on
+
 Data goes to stdout, everything else to stderr. Only commands use this module;
 library code logs.
 """
@@ -7,7 +13,6 @@ library code logs.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +29,15 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on
 """The type of a command's parameter `as_json`."""
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+
+EXIT_CODES = """\b
+Exit codes:
+  0    success
+  1    a failed run
+  2    wrong use: the command line, a setting, or a file that cannot be used
+  130  interrupted
+"""
+"""The table above in short, for `--help`."""
 
 
 @contextmanager
@@ -68,17 +82,9 @@ def stderr_console() -> Console:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object on one line of stdout. JSON knows no infinities and no NaN; they become null."""
-    print(json.dumps(_finite(value), allow_nan=False), flush=True)
+    from mrsearch.runs import finite
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+    print(json.dumps(finite(value), allow_nan=False), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ def command(
       mrsearch quickstart --seed 1 --json
       mrsearch quickstart --compare
     """
+    from mrsearch.cli.running import looking_after
     from mrsearch.cli.train import default_folder
     from mrsearch.config import load_config
     from mrsearch.recipe import recipe_path
@@ -56,7 +58,8 @@ def command(
     console = stderr_console()
     config = load_config(recipe_path("quickstart"), [f"seed={seed}"])
     run = RunFolder.create(out or default_folder("quickstart"), config.as_dict())
-    outcome = _train_and_evaluate(run, console)
+    with looking_after(run, console):
+        outcome = _train_and_evaluate(run, console)
     rows = {"warm start": outcome.before, "MR-Search": outcome.after}
     seconds = time.perf_counter() - started
     others = _compare(run, outcome, console) if compare else {}
@@ -122,47 +125,52 @@ def _ceiling(asked: Sequence[Question], plan: Plan) -> list[float]:
     return [round(sum(hop <= most for hop in hops) / len(hops), 4) for most in reach]
 
 
-def _compare(run: RunFolder, outcome: _Outcome, console: Console) -> dict[str, list[float]]:
-    """Train the rivals at the same number of episodes a step, and evaluate each in the ways it can be used."""
-    from mrsearch import build
-    from mrsearch.cli.running import run_training
-    from mrsearch.runs import RunFolder
+LONG = "one long episode"
 
-    config = outcome.config
-    asked = build.questions(config.data.validation, "data.validation")
-    longer = replace(config.plan, episodes=EPISODES_SHOWN)
-    fixed = replace(config, world=replace(config.world, entities=0))
-    single = replace(config.plan, episodes=1)
-    long_plan = replace(single, searches=config.plan.searches * config.plan.episodes)
+
+def rivals(config: Config) -> dict[str, Config]:
+    """What MR-Search is compared with, at the same searches a step: the settings of each by name."""
     episodes = config.plan.episodes
-    rivals = {
+    fixed = replace(config, world=replace(config.world, entities=0))
+    once = replace(config.eval, episodes=1)
+    return {
         "gamma 0": replace(fixed, credit=replace(config.credit, gamma=0.0)),
         "single episodes": replace(
             fixed,
-            plan=single,
-            eval=replace(config.eval, episodes=1),
+            plan=replace(config.plan, episodes=1),
+            eval=once,
             train=replace(config.train, questions=config.train.questions * episodes),
         ),
         # Warm-started on demonstrations of its own length: no model extrapolates to a form it has not seen.
-        "one long episode": replace(
+        LONG: replace(
             config,
-            plan=long_plan,
-            eval=replace(config.eval, episodes=1),
+            plan=replace(config.plan, episodes=1, searches=config.plan.searches * episodes),
+            eval=once,
             model=replace(config.model, path=""),
-            train=replace(config.train, group_size=config.train.group_size * episodes),
         ),
     }
+
+
+def _compare(run: RunFolder, outcome: _Outcome, console: Console) -> dict[str, list[float]]:
+    """Train the rivals, and evaluate each in the ways it can be used."""
+    from mrsearch import build
+    from mrsearch.cli.running import looking_after, run_training
+    from mrsearch.runs import RunFolder
+
+    asked = build.questions(outcome.config.data.validation, "data.validation")
+    longer = replace(outcome.config.plan, episodes=EPISODES_SHOWN)
     rows: dict[str, list[float]] = {}
-    for name, rival in rivals.items():
+    for name, rival in rivals(outcome.config).items():
         console.print(f"training the rival: {name}")
         other = RunFolder.create(run.path / "compare" / name.replace(" ", "-"), rival.as_dict())
-        run_training(other, console)
+        with looking_after(other, console):
+            run_training(other, console)
         trained = _trained(rival, other)
-        if name == "one long episode":
-            rows[f"one long episode of {long_plan.searches} searches"] = _curve(trained, long_plan, asked)
+        if name == LONG:
+            rows[f"{LONG} of {rival.plan.searches} searches"] = _curve(trained, rival.plan, asked)
         elif name == "single episodes":
             rows["single episodes, then reflection"] = _curve(trained, longer, asked)
-            rows |= _parallel(trained, single, asked)
+            rows |= _parallel(trained, rival.plan, asked)
         else:
             rows[name] = _curve(trained, longer, asked)
     return rows
@@ -189,7 +197,10 @@ def _parallel(config: Config, plan: Plan, asked: Sequence[Question]) -> dict[str
         chosen = [exact_match(majority_vote(group[:n]), gold) for group, gold in zip(answers, golds, strict=True)]
         votes.append(round(sum(chosen) / len(asked), 4))
         bounds.append(round(sum(pass_at_k(EPISODES_SHOWN, int(count), n) for count in right) / len(asked), 4))
-    return {"single episodes, majority of n samples": votes, "single episodes, any of n samples": bounds}
+    return {
+        "single episodes, majority of n samples (T = 1)": votes,
+        "single episodes, any of n samples (T = 1, bound)": bounds,
+    }
 
 
 def _show(
@@ -212,14 +223,31 @@ def _show(
         "What is learnt is to go on from what earlier episodes found."
     )
     if compared:
+        train = outcome.config.train
+        print(
+            "What is equal in training: MR-Search and gamma 0 differ in the discount alone; single episodes play as "
+            f"many episodes a step ({train.questions * train.group_size * plan.episodes}), on {plan.episodes} times as "
+            f"many questions; the long episode has the same questions ({train.questions}), members of a group "
+            f"({train.group_size}) and searches a member ({plan.episodes * plan.searches}), and a warm start of its "
+            "own. Rows are greedy but for those marked T = 1, whose n samples are drawn independently; `any` is a "
+            "bound, since nobody tells which sample is right."
+        )
         print(
             "One long episode with all the searches solves this world too, once it is shown demonstrations of that "
             "length; this table is no evidence that several episodes beat one long one."
         )
-    console.print(f"The run is in {run.path}. To try next:")
-    console.print("  mrsearch quickstart --compare")
-    console.print("  mrsearch train recipes/quickstart.yaml plan.episodes=4 --out runs/four-episodes")
-    console.print(f"  mrsearch eval {run.path} --episodes 6")
+    console.print(f"The run is in {run.path}. To try next:", soft_wrap=True)
+    for line in next_commands(run.path):
+        console.print(f"  {line}", soft_wrap=True)
+
+
+def next_commands(run: Path) -> list[str]:
+    """What to try after the quickstart; a window must hold the warm start's demonstrations of twice the episodes."""
+    return [
+        "mrsearch quickstart --compare",
+        "mrsearch train quickstart plan.episodes=4 plan.window_tokens=768 --out runs/four-episodes",
+        f"mrsearch eval {shlex.quote(str(run))} --episodes {EPISODES_SHOWN}",
+    ]
 
 
 def draw_curve(curves: Mapping[str, Sequence[float]], names: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What commands that train share: progress on the terminal, and Ctrl-C as a wish to stop."""
+"""What commands that train share: progress, Ctrl-C as a wish to stop, and what becomes of a run that fails."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mrsearch.errors import Interrupted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mrsearch.config import Config
     from mrsearch.runs import RunFolder
+
+
+@contextmanager
+def looking_after(run: RunFolder, console: Console) -> Iterator[None]:
+    """Around all work on a run: Ctrl-C says how to go on, and a new run that fails at once leaves nothing behind."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {run.way_on()}") from None
+    except Interrupted:
+        raise
+    except Exception:
+        if not run.discard():
+            hint = f"{run.path} is kept; once the cause is mended (settings are in its config.yaml), {run.way_on()}"
+            console.print(hint, soft_wrap=True)
+        raise
 
 
 def ready_config(run: RunFolder, console: Console) -> Config:
@@ -48,10 +66,15 @@ def run_training(run: RunFolder, console: Console) -> dict[str, float]:
 
 
 def silence_loading() -> None:
-    """Turn off the bars that transformers draws for every file it loads or writes."""
+    """Turn off the bars that transformers draws for every file, and the hub's line for every try of a request.
+
+    What transformers warns of stays: weights that a model lacks are told of nowhere else.
+    """
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    hub.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 class Bar:

@@ -13,7 +13,8 @@ from mrsearch.errors import ConfigError
 
 def command(
     settings: Annotated[
-        list[str] | None, typer.Argument(help="A recipe (YAML file) and key=value settings that go over it.")
+        list[str] | None,
+        typer.Argument(help="A recipe (YAML file, or `quickstart`) and key=value settings that go over it."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/NAME-DATE.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run from its last checkpoint.")] = None,
@@ -22,15 +23,17 @@ def command(
     """Train from a recipe, or go on with a run.
 
     Ctrl-C finishes the step, saves, and says how to go on; after a crash the
-    run goes on from its last checkpoint as if nothing had happened.
+    run goes on from its last checkpoint as if nothing had happened. A run that
+    fails before its first step leaves no folder behind, unless its warm start
+    was finished.
 
     \b
     Examples:
-      mrsearch train recipes/quickstart.yaml
-      mrsearch train recipes/quickstart.yaml train.steps=20 credit.gamma=0 --out runs/gamma0
+      mrsearch train mine.yaml
+      mrsearch train quickstart train.steps=20 credit.gamma=0 --out runs/gamma0
       mrsearch train --resume runs/gamma0
     """
-    from mrsearch.cli.running import run_training
+    from mrsearch.cli.running import looking_after, run_training
     from mrsearch.config import load_config
     from mrsearch.recipe import recipe_path
     from mrsearch.runs import RunFolder
@@ -41,13 +44,14 @@ def command(
         run = RunFolder.open(resume)
     else:
         if not settings:
-            raise ConfigError("name a recipe, for example: mrsearch train recipes/quickstart.yaml")
+            raise ConfigError("name a recipe, for example: mrsearch train quickstart")
         recipe, overrides = (recipe_path(settings[0]), settings[1:]) if "=" not in settings[0] else (None, settings)
         config = load_config(recipe, overrides)
         run = RunFolder.create(out or default_folder(recipe.stem if recipe else "run"), config.as_dict())
     console = stderr_console()
-    values = run_training(run, console)
-    console.print(f"The run is in {run.path}; its best checkpoint is {best_folder(run)}.")
+    with looking_after(run, console):
+        values = run_training(run, console)
+    console.print(f"The run is in {run.path}; its best checkpoint is {best_folder(run)}.", soft_wrap=True)
     if as_json:
         print_json({"run": str(run.path), "checkpoint": str(best_folder(run)), "metrics": values})
 

@@ -231,15 +231,18 @@ class MetaEpisode:
             )
 
     def _take_passages(self, passages: tuple[Passage, ...]) -> None:
-        self._episodes[-1].turns[-1].passages = passages
+        turn = self._episodes[-1].turns[-1]
         observation = self._codec.observation(
             passages, self._plan.observation_tokens, note=self._last_call(), after_end=self._after_end
         )
+        if not self._place(observation.ids):
+            return  # the policy never saw the passages
+        turn.passages = passages
         self._counters["searches"] += 1
         self._counters["empty_searches"] += not passages
         self._counters["cut_passages"] += observation.cut_passages
         self._counters["cut_passage_tokens"] += observation.cut_tokens
-        self._place_and_go_on(observation.ids)
+        self._ask_for_turn()
 
     def _last_call(self) -> str:
         """The line before the last turn of an episode, nothing before the others."""

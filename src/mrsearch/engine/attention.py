@@ -40,11 +40,13 @@ def folded_attention(
 
     The mask is additive or boolean, [B or 1, 1, T, L]; without one attention is causal.
     """
-    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+    if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise ModelError(
-            f"{type(module).__name__} needs attention with soft caps, sinks or a position bias, which the embedded "
-            "engine does not compute; choose another model or engine=verl"
+            f"{type(module).__name__} needs attention with sinks or a position bias, which the embedded engine does "
+            "not compute; choose another model"
         )
+    if kwargs.get("softcap") is not None:
+        return _capped(query, key, value, attention_mask, scaling, kwargs["softcap"]), None
     batch, heads, length, width = query.shape
     kv_heads = key.shape[1]
     if attention_mask is None:
@@ -111,6 +113,25 @@ def read_by_products(
             scores = torch.addmm(bias[min(row, len(bias) - 1), 0], query[row, head], key[row, kv_head].T, alpha=scaling)
             output[row, :, head] = scores.softmax(dim=-1) @ value[row, kv_head]
     return output
+
+
+def _capped(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    cap: float,
+) -> torch.Tensor:
+    """Attention whose scores are bent towards +-cap (Gemma 2), which no fused call computes."""
+    folds, length = query.shape[1] // key.shape[1], query.shape[2]
+    key, value = key.repeat_interleave(folds, dim=1), value.repeat_interleave(folds, dim=1)
+    scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
+    scores = cap * torch.tanh(scores / cap)
+    if mask is None:
+        mask = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
+    scores = scores + _additive(mask, scores.dtype)
+    return (scores.softmax(dim=-1) @ value).transpose(1, 2).contiguous()
 
 
 def _additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -125,7 +125,7 @@ class RowCache(Cache):
     def _reserve(self, columns: int) -> None:
         if columns <= self._columns:
             return
-        self._columns = max(columns, 2 * self._columns)
+        self._columns = max(columns, self._columns * 3 // 2)
         for stores in (self._keys, self._values):
             for layer, store in enumerate(stores):
                 stores[layer] = self._allocate(store)

@@ -18,6 +18,7 @@ from mrsearch.codec import HFCodec
 from mrsearch.core.ports import Completion, CompletionEnd, Generate, Sampling
 from mrsearch.engine.cache import RowCache
 from mrsearch.engine.model import LanguageModel
+from mrsearch.engine.pack import FILL
 
 NEAR_TIE = 1e-4
 """Greedy choices whose two best logits are closer than this depend on batch and padding; they are counted."""
@@ -139,8 +140,8 @@ class Session:
     def _pass(self, cache: RowCache, new: Sequence[Sequence[int]], first: int, last: int) -> torch.Tensor:
         counts = [len(ids) for ids in new]
         width = max(counts)
-        padded = [[*ids, *[self._codec.pad_id] * (width - len(ids))] for ids in new]
-        states = self._model.extend(torch.tensor(padded, device=self._model.device), cache, first, last)
+        padded = [[*ids, *[FILL] * (width - len(ids))] for ids in new]
+        states = self._model.extend(torch.tensor(padded, device=self._model.device), cache, first, last, counts=counts)
         cache.advance(counts)
         self.counters["fed_tokens"] += sum(counts)
         ends = torch.tensor(counts, device=states.device) - 1
@@ -183,7 +184,7 @@ class Session:
         if watched:
             if watched == _ENDS:
                 return "end"
-            text = self._codec.decode(ids)
+            text = self._codec.decode(ids[-_TAIL:])
             if any(stop in text for stop in request.stop):
                 return "stop"
         return "length" if len(ids) >= request.max_tokens else None
@@ -202,6 +203,9 @@ class Session:
 
 
 _CLOSES, _ENDS = 1, 2
+
+_TAIL = 32
+"""Tokens at the end of a turn that are looked at for a closing tag, which has nine characters."""
 
 
 def _watched_ids(codec: HFCodec, vocabulary: int) -> bytes:
@@ -258,18 +262,22 @@ class _Draw:
         rank = torch.arange(scaled.shape[-1], device=scaled.device)[None]
         top_k = torch.tensor([self._samplings[i].top_k or scaled.shape[-1] for i in active], device=scaled.device)
         top_p = torch.tensor([self._samplings[i].top_p for i in active], device=scaled.device)
-        probabilities = ordered.softmax(dim=-1)
+        beyond = rank >= top_k[:, None]
+        # top-p is a share of what top-k leaves, as in Hugging Face's generation.
+        probabilities = ordered.masked_fill(beyond, float("-inf")).softmax(dim=-1)
         mass_before = probabilities.cumsum(dim=-1) - probabilities
-        removed = (rank >= top_k[:, None]) | ((mass_before >= top_p[:, None]) & (rank > 0))
+        removed = beyond | ((mass_before >= top_p[:, None]) & (rank > 0))
         return scaled.masked_fill(removed.scatter(1, order, removed), float("-inf"))
 
 
 def _by_inverse(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """Draw from softmax(logits) [rows, V] with one uniform number in [0, 1) a row."""
     cumulative = logits.to(_precise(logits.device)).softmax(dim=-1).cumsum(dim=-1)
-    threshold = uniform[:, None] * cumulative[:, -1:]
-    # The first id whose cumulative mass exceeds the number: one without mass is never drawn.
-    return (cumulative > threshold).to(torch.int8).argmax(dim=-1)
+    total = cumulative[:, -1:]
+    # The first id whose cumulative mass exceeds the number, so that one without mass is never drawn. Rounding can
+    # bring the number up to the total; then it is the last id that has mass.
+    reached = (cumulative > uniform[:, None] * total) | (cumulative >= total)
+    return reached.to(torch.int8).argmax(dim=-1)
 
 
 def _precise(device: torch.device) -> torch.dtype:

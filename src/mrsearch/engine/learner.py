@@ -23,7 +23,7 @@ from mrsearch.engine.loss import (
     supervised_losses,
     token_losses,
 )
-from mrsearch.engine.model import LanguageModel
+from mrsearch.engine.model import LanguageModel, read_weights
 from mrsearch.engine.pack import MicroBatch, Row, micro_batches, rows_of, split_by_group
 from mrsearch.errors import DataError
 
@@ -88,15 +88,15 @@ class EmbeddedLearner:
 
     def step(self, batch: Batch) -> StepMetrics:
         """Train on one batch in `updates` optimiser steps; what has nothing to train is skipped and counted."""
-        self._model.module.train()
         tally = _Tally()
         for share in split_by_group(rows_of(batch.trajectories), self._updates):
             self._update(share, tally)
-        self._model.module.train(mode=False)
+            self._done += 1  # planned updates, so that one that is skipped does not stretch the schedule
         return StepMetrics(tally.metrics())
 
     def _update(self, rows: Sequence[Row], tally: _Tally) -> None:
         """One optimiser step: the mean over all trained tokens of its rows, however they are batched."""
+        tally.begin_update()
         trained = sum(len(row.positions) for row in rows)
         every_row = self._kind == "rl" and (self._loss.kl > 0 or self._loss.entropy > 0)
         active = list(rows) if every_row else [kept for row in rows if (kept := row.with_gradient())]
@@ -106,23 +106,23 @@ class EmbeddedLearner:
             tally.skipped_updates += 1
             return
         self._optimizer.zero_grad(set_to_none=True)
-        batches = micro_batches(active, self._micro_batch_tokens, pad_id=self._codec.pad_id, device=self._model.device)
+        batches = micro_batches(active, self._micro_batch_tokens, device=self._model.device)
         for micro in batches:
             with self._model.computing():
                 self._accumulate(micro, trained, tally, first_update=tally.updates == 0)
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
-        tally.grad_norms.append(float(norm))
-        if not math.isfinite(tally.grad_norms[-1]):
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm))
+        if not math.isfinite(norm):
+            self._optimizer.zero_grad(set_to_none=True)
             tally.skipped_updates += 1
-            logger.warning("an update was skipped: its gradient is not finite (norm %s)", tally.grad_norms.pop())
+            logger.warning("an update was skipped: its gradient is not finite (norm %s)", norm)
             return
         rate = learning_rate(self._config, self._done, self._total_updates)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        self._done += 1
-        tally.updates += 1
-        tally.rate = rate
+        # Not only before the next backward pass: gradients would take their memory all through the rollout.
+        self._optimizer.zero_grad(set_to_none=True)
+        tally.took_update(norm, rate)
 
     def _accumulate(self, micro: MicroBatch, trained: int, tally: _Tally, *, first_update: bool) -> None:
         states = states_at(self._model, micro.ids, micro.rows, micro.positions)
@@ -161,12 +161,18 @@ class EmbeddedLearner:
         state = {
             "updates": self._done,
             "parameters": list(self._names),
-            "weights": [parameter.detach().cpu() for parameter in self._parameters],
+            "adapters": self._adapters(),
             "optimizer": self._optimizer.state_dict(),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         torch.save(state, folder / "learner.pt")
+
+    def _adapters(self) -> dict[str, torch.Tensor]:
+        """Weights that the saved model does not hold as they are: those of adapters, which it has merged."""
+        if not self._model.adapted:
+            return {}
+        return {name: weight.detach().cpu() for name, weight in zip(self._names, self._parameters, strict=True)}
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote, weights included."""
@@ -176,9 +182,10 @@ class EmbeddedLearner:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if state["parameters"] != list(self._names):
             raise DataError(f"{path} belongs to a model with other parameters than the one configured")
+        weights = state["adapters"] or read_weights(folder)
         with torch.no_grad():
-            for parameter, weight in zip(self._parameters, state["weights"], strict=True):
-                parameter.copy_(weight)
+            for name, parameter in zip(self._names, self._parameters, strict=True):
+                parameter.copy_(weights[name])
         self._optimizer.load_state_dict(state["optimizer"])
         self._done = state["updates"]
         torch.set_rng_state(state["random"])
@@ -197,6 +204,7 @@ class _Tally:
         self.rate = 0.0
         self.grad_norms: list[float] = []
         self._loss = 0.0
+        self._pending_loss = 0.0
         self._count = 0
         self._sums = np.zeros(4)  # entropy, ratio, clipped, divergence from the reference
         self._has_ratios = False
@@ -207,7 +215,7 @@ class _Tally:
     @torch.no_grad()
     def add_loss(self, tokens: Tokens, loss: torch.Tensor) -> None:
         """Take in the loss and the entropy of one chunk of tokens."""
-        self._loss += float(loss)
+        self._pending_loss += float(loss)
         self._count += len(tokens.logprobs)
         self._sums[0] += float(tokens.entropy.sum())
 
@@ -229,6 +237,18 @@ class _Tally:
             self._first_count += len(difference)
             self._mismatch[0] += float(difference.abs().sum())
             self._mismatch[1] = max(self._mismatch[1], float(difference.abs().max()))
+
+    def begin_update(self) -> None:
+        """Forget the loss of an update that was not taken."""
+        self._pending_loss = 0.0
+
+    def took_update(self, norm: float, rate: float) -> None:
+        """An optimiser step was taken: the loss since the one before counts."""
+        self._loss += self._pending_loss
+        self._pending_loss = 0.0
+        self.updates += 1
+        self.grad_norms.append(norm)
+        self.rate = rate
 
     def metrics(self) -> dict[str, float]:
         """The learner's part of a line of metrics."""

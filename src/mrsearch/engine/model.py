@@ -11,12 +11,14 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mrsearch.engine import attention
@@ -26,6 +28,7 @@ from mrsearch.errors import MissingExtra, ModelError
 logger = logging.getLogger(__name__)
 
 _PROBE_TOLERANCE = 1e-3
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 class LanguageModel:
@@ -38,11 +41,12 @@ class LanguageModel:
     def __init__(self, module: PreTrainedModel, *, autocast: bool = False, checked: bool = False) -> None:
         """Wrap a model; one that is not `checked` yet is run on a few tokens first (`ModelError` if that fails)."""
         attention.register()
-        self.module = module
+        # Always in evaluation mode: dropout in training would make another policy than the one that sampled.
+        self.module = module.train(mode=False)
         self.device = next(module.parameters()).device
         # With adapters the module is a wrapper around the causal model; neither's attributes are typed.
         wrapper: Any = module
-        self._causal: Any = wrapper.get_base_model() if hasattr(module, "peft_config") else module
+        self._causal: Any = wrapper.get_base_model() if self.adapted else module
         self._causal.config._attn_implementation = attention.NAME
         self._backbone = self._causal.base_model
         head: Any = self._causal.get_output_embeddings()
@@ -54,6 +58,8 @@ class LanguageModel:
         self._autocast = autocast
         config = self._causal.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._logit_scale: float = getattr(config, "logit_scale", None) or 1 / getattr(config, "logits_scaling", 1.0)
+        self._generator: LanguageModel | None = None
         self._layer_types = set(getattr(config, "layer_types", None) or ())
         sliding = getattr(config, "sliding_window", None)
         self._sliding_window: int | None = sliding if not self._layer_types or self._slides else None
@@ -65,7 +71,7 @@ class LanguageModel:
             )
         parameters = inspect.signature(self._backbone.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self.context_limit: int | None = getattr(config, "max_position_embeddings", None)
+        self.context_limit = _context_limit(config)
         if not checked:
             self._probe()
 
@@ -81,10 +87,17 @@ class LanguageModel:
     ) -> LanguageModel:
         """A model from a folder or hub name; safetensors only, no code from the model's repository."""
         attention.register()
+        if not Path(name).exists() and _HUB_NAME.fullmatch(str(name)) is None:
+            raise ModelError(f"there is no model folder {name}, and it is no name on a hub (owner/model)")
         try:
-            config = AutoConfig.from_pretrained(name)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             module: Any = AutoModelForCausalLM.from_pretrained(
-                name, config=config, dtype=torch.float32, attn_implementation="eager", use_safetensors=True
+                name,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation="eager",
+                use_safetensors=True,
+                trust_remote_code=False,
             )
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -123,10 +136,19 @@ class LanguageModel:
         states: torch.Tensor = output.last_hidden_state
         return states
 
-    def extend(self, ids: torch.Tensor, cache: RowCache, first: int, last: int) -> torch.Tensor:
-        """Feed [last - first, T] new tokens of rows first..last; returns their states [rows, T, D]."""
+    def extend(
+        self, ids: torch.Tensor, cache: RowCache, first: int, last: int, *, counts: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Feed [last - first, T] new tokens of rows first..last; returns their states [rows, T, D].
+
+        `counts` says how many of each row's are real, where some are padding on the right.
+        """
         dtype = self._causal.dtype
         positions, mask, sliding = cache.begin(first, last, ids.shape[1], device=ids.device, dtype=dtype)
+        if counts is not None:
+            # Padding must not ask for positions that the model does not have.
+            ends = positions[:, :1] + torch.tensor(counts, device=ids.device)[:, None] - 1
+            positions = torch.minimum(positions, ends)
         masks: Any = mask if sliding is None else sliding
         if self._slides:
             masks = {"full_attention": mask, "sliding_attention": sliding}
@@ -149,18 +171,34 @@ class LanguageModel:
         with self.computing():
             logits: torch.Tensor = self._head(states)
         logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self._logit_scale != 1:
+            logits = logits * self._logit_scale
         if self._softcap is not None:
             logits = self._softcap * torch.tanh(logits / self._softcap)
         return logits
 
     def generator(self) -> LanguageModel:
-        """The model to generate with: itself, or a bfloat16 copy of its present weights."""
+        """The model to generate with: itself, or a bfloat16 copy that is brought up to its present weights."""
         if not self._autocast:
             return self
-        merged: Any = copy.deepcopy(self.module)
-        if hasattr(merged, "merge_and_unload"):
-            merged = merged.merge_and_unload()
-        return LanguageModel(merged.to(torch.bfloat16).requires_grad_(requires_grad=False), checked=True)
+        if self._generator is None:
+            # Only parameters are cast: rotary frequencies in bfloat16 would turn by wrong angles.
+            halved: dict[int, Any] = {
+                id(weight): torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
+                for weight in self.module.parameters()
+            }
+            self._generator = LanguageModel(copy.deepcopy(self.module, halved), checked=True)
+        else:
+            with torch.no_grad():
+                weights = zip(self._generator.module.parameters(), self.module.parameters(), strict=True)
+                for copied, weight in weights:
+                    copied.copy_(weight)
+        return self._generator
+
+    @property
+    def adapted(self) -> bool:
+        """Whether adapters are trained, and not the model's own weights."""
+        return hasattr(self.module, "peft_config")
 
     def trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Names and parameters that training changes, each once."""
@@ -181,10 +219,20 @@ class LanguageModel:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    @torch.no_grad()
     def _probe(self) -> None:
         """Check on a few tokens that states, output layer and kept cache give what the model itself gives."""
-        self.module.train(mode=False)
+        try:
+            self._compare_with_itself()
+        except ModelError:
+            raise
+        except Exception as error:  # of any kind: the architecture is somebody else's
+            raise ModelError(
+                f"{type(self._causal).__name__} cannot be run by the embedded engine "
+                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'})"
+            ) from error
+
+    @torch.no_grad()
+    def _compare_with_itself(self) -> None:
         ids = torch.arange(6, device=self.device)[None] % self.vocabulary
         with self.computing():
             expected = self._causal(input_ids=ids, use_cache=False).logits.float()
@@ -204,6 +252,26 @@ class LanguageModel:
                     f"{type(self._causal).__name__}: {what} gives logits that differ by {difference:.3g} from the "
                     "model's own; the embedded engine does not support this architecture"
                 )
+
+
+def _context_limit(config: Any) -> int | None:
+    """Most positions of one window; rotary embeddings that depend on a batch's length end where they begin to."""
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        original = rope.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", None
+        )
+        return original or limit
+    return limit
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of a saved model, by name, in fresh memory."""
+    weights: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= {name: weight.clone() for name, weight in load_file(path).items()}
+    return weights
 
 
 def own_weights(module: torch.nn.Module) -> None:

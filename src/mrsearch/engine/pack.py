@@ -14,6 +14,9 @@ import torch
 
 from mrsearch.core.types import Trajectory
 
+FILL = 0
+"""The id that stands where a row is shorter than its batch: any will do, since nothing can see it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -82,23 +85,23 @@ def split_by_group(rows: Sequence[Row], parts: int) -> list[list[Row]]:
     return shares
 
 
-def micro_batches(rows: Sequence[Row], token_budget: int, *, pad_id: int, device: torch.device) -> Iterator[MicroBatch]:
+def micro_batches(rows: Sequence[Row], token_budget: int, *, device: torch.device) -> Iterator[MicroBatch]:
     """Rows sorted by length, in batches of at most `token_budget` tokens with padding (one row always goes)."""
     ordered = sorted(rows, key=lambda row: len(row.ids))
     batch: list[Row] = []
     for row in ordered:
         if batch and len(row.ids) * (len(batch) + 1) > token_budget:
-            yield pad_rows(batch, pad_id=pad_id, device=device)
+            yield pad_rows(batch, device=device)
             batch = []
         batch.append(row)
     if batch:
-        yield pad_rows(batch, pad_id=pad_id, device=device)
+        yield pad_rows(batch, device=device)
 
 
-def pad_rows(rows: Sequence[Row], *, pad_id: int, device: torch.device) -> MicroBatch:
+def pad_rows(rows: Sequence[Row], *, device: torch.device) -> MicroBatch:
     """Put rows side by side, padded on the right, where causal attention cannot see the padding."""
     width = max(len(row.ids) for row in rows)
-    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    ids = np.full((len(rows), width), FILL, dtype=np.int64)
     for index, row in enumerate(rows):
         ids[index, : len(row.ids)] = row.ids
     which = np.concatenate([np.full(len(row.positions), index) for index, row in enumerate(rows)])

@@ -21,10 +21,10 @@ from mrsearch.rollout.driver import PlayStats, feed_passages, find
 
 
 class EmbeddedPolicy:
-    """The `Policy` port over a model on this machine: every call reads its whole context anew."""
+    """The `Policy` port over a model with its present weights: each call reads its whole context anew."""
 
     def __init__(self, model: LanguageModel, codec: HFCodec) -> None:
-        self._model = model
+        self._model = model.generator()
         self._codec = codec
 
     def generate(self, requests: Sequence[Generate]) -> list[Completion]:
@@ -83,7 +83,7 @@ class _Half:
         self._metas = metas
         self._retriever = retriever
         self._searching: list[MetaEpisode] = []
-        self._found: Future[tuple[list[list[Passage]] | None, float]] | None = None
+        self._found: Future[tuple[list[list[Passage] | None], float]] | None = None
         self._open: set[tuple[int, ...]] = set()
 
     @property
@@ -121,6 +121,6 @@ class _Half:
         stats.generation_s += time.perf_counter() - started
 
 
-def _timed_find(retriever: Retriever, needs: Sequence[Search]) -> tuple[list[list[Passage]] | None, float]:
+def _timed_find(retriever: Retriever, needs: Sequence[Search]) -> tuple[list[list[Passage] | None], float]:
     started = time.perf_counter()
     return find(retriever, needs), time.perf_counter() - started

@@ -69,22 +69,35 @@ def answer_searches(metas: Sequence[MetaEpisode], retriever: Retriever) -> None:
     feed_passages([meta for meta, _ in searching], find(retriever, [need for _, need in searching]))
 
 
-def find(retriever: Retriever, searches: Sequence[Search]) -> list[list[Passage]] | None:
-    """The passages of all searches, or None when the retriever had no answer (which is logged)."""
+GIVE_UP_AFTER = 3
+"""Searches in a row that fail alone before the rest of a call is taken to fail too."""
+
+
+def find(retriever: Retriever, searches: Sequence[Search]) -> list[list[Passage] | None]:
+    """The passages of each search, None for those that have no answer (which is logged).
+
+    When a call fails its searches are tried one by one, so that one that the
+    retriever cannot take costs its own meta-episode only.
+    """
     if not searches:
         return []
     try:
-        return retriever.search(searches)
+        return list(retriever.search(searches))
     except RetrieverError as error:
-        logger.warning("%d searches had no answer: %s", len(searches), error)
-        return None
+        logger.warning("a call of %d searches had no answer: %s", len(searches), error)
+    if len(searches) == 1:
+        return [None]
+    found: list[list[Passage] | None] = []
+    for search in searches:
+        down = len(found) >= GIVE_UP_AFTER and all(passages is None for passages in found[-GIVE_UP_AFTER:])
+        found += [None] if down else find(retriever, [search])
+    return found
 
 
-def feed_passages(metas: Sequence[MetaEpisode], results: list[list[Passage]] | None) -> None:
-    """Give machines the outcome of their searches."""
-    if results is None:
-        for meta in metas:
-            meta.fail_search()
-        return
+def feed_passages(metas: Sequence[MetaEpisode], results: Sequence[list[Passage] | None]) -> None:
+    """Give machines the outcome of their searches; one without an answer ends its meta-episode."""
     for meta, passages in zip(metas, results, strict=True):
-        meta.feed(passages)
+        if passages is None:
+            meta.fail_search()
+        else:
+            meta.feed(passages)

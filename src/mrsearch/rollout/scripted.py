@@ -35,7 +35,10 @@ class ScriptedPolicy:
 
 
 def replay(meta: MetaEpisode, codec: Encoder, turns: Sequence[tuple[str, Sequence[Passage] | None]]) -> None:
-    """Drive one machine through recorded turns: each a text and the passages that its search brought."""
+    """Drive one machine through recorded turns: each a text and the passages that its search brought.
+
+    It stops where the machine is done; the caller compares what was played with what was recorded.
+    """
     for text, passages in turns:
         if not isinstance(meta.need, Generate):
             return
