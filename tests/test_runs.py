@@ -93,12 +93,12 @@ class TestCreate:
 
 class TestDiscard:
     def test_a_new_run_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        run = RunFolder.create(tmp_path / "run", {"seed": 3})
+        run = RunFolder.create(tmp_path / "runs" / "run", {"seed": 3})
         (run.path / "world").mkdir()
         (run.path / ".warm-start.partial").mkdir()
         run.rewind(0)
         assert run.discard()
-        assert not run.path.exists()
+        assert list(tmp_path.iterdir()) == []
         RunFolder.create(run.path, {"seed": 4})
 
     def test_what_stood_there_before_or_is_not_the_runs_own_stays(self, tmp_path: Path) -> None:

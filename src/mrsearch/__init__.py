@@ -1,4 +1,4 @@
-"""Search agents that get better by retrying: train, evaluate and serve them (MR-Search, arXiv 2603.11327).
+"""Search agents that get better by retrying: train and evaluate them (MR-Search, arXiv 2603.11327).
 
 The public names are listed in `__all__` and described in docs/reference.md.
 Each is imported when it is first used, so that `import mrsearch` is quick and

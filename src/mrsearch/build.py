@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -22,6 +21,7 @@ from mrsearch.data.questions import load_questions
 from mrsearch.engine.learner import EmbeddedLearner
 from mrsearch.engine.model import LanguageModel
 from mrsearch.engine.rollout import EmbeddedDriver
+from mrsearch.engine.threads import choose_threads, usable_cores
 from mrsearch.errors import ConfigError, DataError
 from mrsearch.evaluate.run import evaluate, sample_questions
 from mrsearch.retrieval.bm25 import BM25Retriever
@@ -32,9 +32,6 @@ from mrsearch.rollout.scripted import replay
 from mrsearch.runs import RunFolder
 from mrsearch.train import Hooks, ReinforcementStage, Stage, SupervisedStage
 
-_SMALL = 20_000_000
-"""Models with fewer parameters run faster on one thread than on several."""
-
 
 def choose_device(engine: EngineConfig) -> str:
     """The device that is configured, or the best one there is."""
@@ -43,22 +40,6 @@ def choose_device(engine: EngineConfig) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def choose_threads(parameters: int, cores: int) -> int:
-    """Threads of torch for a model of so many parameters: one for a tiny model, else half of the logical cores.
-
-    Tiny operations lose more to waiting for each other than they gain; on a
-    busy machine too many threads make them slower a hundred times.
-    """
-    return 1 if parameters < _SMALL else max(1, cores // 2)
-
-
-def usable_cores() -> int:
-    """Logical cores that this process may use; OMP_NUM_THREADS, where set, bounds them."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return min(allowed, int(asked)) if asked.isdigit() and int(asked) else allowed
 
 
 def set_threads(engine: EngineConfig, model: LanguageModel) -> int:

@@ -67,8 +67,8 @@ class RunFolder:
                 f"{path} already holds a run; go on with it by: mrsearch train --resume {path}, or choose another --out"
             )
         run = cls(path)
-        ours = {path, *(path / name for own in _OWN for name in (own, f".{own}.partial"))}
-        run._made = frozenset(part for part in ours if not part.exists())
+        parts = (path / name for own in _OWN for name in (own, f".{own}.partial"))
+        run._made = frozenset(part for part in (path, *path.parents, *parts) if not part.exists())
         for folder in (path, run._trajectories, run._checkpoints, run._evaluations):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
@@ -91,13 +91,13 @@ class RunFolder:
         worth_keeping = self.metrics() or self.checkpoint_steps() or (warm_start in self._made and warm_start.exists())
         if not self._made or worth_keeping:
             return False
-        for part in self._made - {self.path}:
-            if part.is_dir():
-                shutil.rmtree(part)
-            else:
-                part.unlink(missing_ok=True)
-        if self.path in self._made and not any(self.path.iterdir()):
-            self.path.rmdir()
+        for part in self._made:
+            if part.parent == self.path:
+                shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+        for folder in (self.path, *self.path.parents):
+            if folder not in self._made or any(folder.iterdir()):
+                break
+            folder.rmdir()
         return True
 
     def way_on(self) -> str:

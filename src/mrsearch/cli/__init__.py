@@ -94,7 +94,7 @@ def _root(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Train, evaluate and serve search agents that get better by retrying.
+    """Train and evaluate search agents that get better by retrying.
 
     \b
     Example:

@@ -11,6 +11,7 @@ import typer
 
 from mrsearch import __version__
 from mrsearch.cli.output import FAILED, JsonFlag, print_json, print_table
+from mrsearch.engine.threads import SMALL, choose_threads, usable_cores
 
 REQUIRED = (
     "torch",
@@ -28,7 +29,7 @@ REQUIRED = (
 
 OPTIONAL = {
     "lora": ("train small adapters instead of all weights", ("peft",)),
-    "data": ("read parquet files and published data sets", ("datasets", "pyarrow")),
+    "data": ("read parquet files", ("pyarrow",)),
 }
 """Extras by name: what they are for, and their packages."""
 
@@ -70,7 +71,7 @@ def examine() -> dict[str, Any]:
             }
             for extra, (purpose, names) in OPTIONAL.items()
         },
-        "cpu_cores": _usable_cores(),
+        "cpu_cores": usable_cores(),
         "memory_gib": _memory_gib(),
         "torch": _examine_torch() if packages["torch"] else None,
     }
@@ -81,11 +82,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _usable_cores() -> int:
-    # A container or a batch system may allow fewer cores than the machine has.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory_gib() -> float | None:
@@ -106,7 +102,7 @@ def _examine_torch() -> dict[str, Any]:
         ]
     else:
         device, bf16, gpus = ("mps", None, []) if torch.backends.mps.is_available() else ("cpu", _cpu_has_bf16(), [])
-    return {"device": device, "gpus": gpus, "bf16": bf16, "threads": torch.get_num_threads()}
+    return {"device": device, "gpus": gpus, "bf16": bf16, "threads": choose_threads(SMALL, usable_cores())}
 
 
 def _cpu_has_bf16() -> bool | None:
@@ -130,7 +126,12 @@ def describe(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("memory", f"{report['memory_gib'] or 'unknown'} GiB"))
     if found := report["torch"]:
         gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in found["gpus"])
-        rows.append(("torch threads", f"{found['threads']} (OMP_NUM_THREADS sets it)"))
+        rows.append(
+            (
+                "torch threads",
+                f"{found['threads']}, for models below {SMALL // 10**6} million parameters 1 (engine.threads sets it)",
+            )
+        )
         rows.append(("GPU", gpus or ("Apple (mps)" if found["device"] == "mps" else "none")))
         rows.append(("device", f"{found['device']} is what mrsearch would choose"))
         rows.append(("bfloat16", {True: "in hardware", False: "emulated, slow", None: "unknown"}[found["bf16"]]))

@@ -48,16 +48,15 @@ def command(
       mrsearch quickstart --seed 1 --json
       mrsearch quickstart --compare
     """
-    from mrsearch.cli.running import looking_after
+    from mrsearch.cli.running import begin_run, looking_after
     from mrsearch.cli.train import default_folder
     from mrsearch.config import load_config
     from mrsearch.recipe import recipe_path
-    from mrsearch.runs import RunFolder
 
     started = time.perf_counter()
     console = stderr_console()
     config = load_config(recipe_path("quickstart"), [f"seed={seed}"])
-    run = RunFolder.create(out or default_folder("quickstart"), config.as_dict())
+    run = begin_run(out or default_folder("quickstart"), config)
     with looking_after(run, console):
         outcome = _train_and_evaluate(run, console)
     rows = {"warm start": outcome.before, "MR-Search": outcome.after}
@@ -154,15 +153,14 @@ def rivals(config: Config) -> dict[str, Config]:
 def _compare(run: RunFolder, outcome: _Outcome, console: Console) -> dict[str, list[float]]:
     """Train the rivals, and evaluate each in the ways it can be used."""
     from mrsearch import build
-    from mrsearch.cli.running import looking_after, run_training
-    from mrsearch.runs import RunFolder
+    from mrsearch.cli.running import begin_run, looking_after, run_training
 
     asked = build.questions(outcome.config.data.validation, "data.validation")
     longer = replace(outcome.config.plan, episodes=EPISODES_SHOWN)
     rows: dict[str, list[float]] = {}
     for name, rival in rivals(outcome.config).items():
         console.print(f"training the rival: {name}")
-        other = RunFolder.create(run.path / "compare" / name.replace(" ", "-"), rival.as_dict())
+        other = begin_run(run.path / "compare" / name.replace(" ", "-"), rival)
         with looking_after(other, console):
             run_training(other, console)
         trained = _trained(rival, other)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from mrsearch.errors import Interrupted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from mrsearch.config import Config
@@ -33,6 +35,17 @@ def looking_after(run: RunFolder, console: Console) -> Iterator[None]:
         raise
 
 
+def begin_run(path: Path, config: Config) -> RunFolder:
+    """A new run with its settings; chat templates that write today's date keep the day on which it began."""
+    from dataclasses import replace
+    from datetime import date
+
+    from mrsearch.runs import RunFolder
+
+    model = replace(config.model, date=config.model.date or date.today().isoformat())
+    return RunFolder.create(path, replace(config, model=model).as_dict())
+
+
 def ready_config(run: RunFolder, console: Console) -> Config:
     """A run's settings with every path filled in; builds its mini world first, if it has one."""
     from mrsearch import prepare
@@ -51,8 +64,12 @@ def run_training(run: RunFolder, console: Console) -> dict[str, float]:
     from dataclasses import replace
 
     from mrsearch import build
+    from mrsearch.config import check_training, from_dict
     from mrsearch.train import train
 
+    settings = from_dict(run.settings())
+    if settings.train.kind == "rl":
+        check_training(settings)  # before minutes of warm start
     config = ready_config(run, console)
     training = build.training(config)
     with Bar(console) as bar, stop_on_interrupt(console) as stopping:

@@ -33,7 +33,7 @@ def command(
       mrsearch train quickstart train.steps=20 credit.gamma=0 --out runs/gamma0
       mrsearch train --resume runs/gamma0
     """
-    from mrsearch.cli.running import looking_after, run_training
+    from mrsearch.cli.running import begin_run, looking_after, run_training
     from mrsearch.config import load_config
     from mrsearch.recipe import recipe_path
     from mrsearch.runs import RunFolder
@@ -47,7 +47,7 @@ def command(
             raise ConfigError("name a recipe, for example: mrsearch train quickstart")
         recipe, overrides = (recipe_path(settings[0]), settings[1:]) if "=" not in settings[0] else (None, settings)
         config = load_config(recipe, overrides)
-        run = RunFolder.create(out or default_folder(recipe.stem if recipe else "run"), config.as_dict())
+        run = begin_run(out or default_folder(recipe.stem if recipe else "run"), config)
     console = stderr_console()
     with looking_after(run, console):
         values = run_training(run, console)

@@ -1,0 +1,25 @@
+"""How many threads torch should use on the CPU. Needs no torch, so that anybody may ask."""
+
+from __future__ import annotations
+
+import os
+
+SMALL = 20_000_000
+"""Models with fewer parameters run faster on one thread than on several."""
+
+
+def usable_cores() -> int:
+    """Logical cores that this process may use; OMP_NUM_THREADS, where set, bounds them."""
+    # A container or a batch system may allow fewer cores than the machine has.
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return min(allowed, int(asked)) if asked.isdigit() and int(asked) else allowed
+
+
+def choose_threads(parameters: int, cores: int) -> int:
+    """Threads for a model of so many parameters: one for a tiny model, else half of the logical cores.
+
+    Tiny operations lose more to waiting for each other than they gain; on a
+    busy machine too many threads make them slower a hundred times.
+    """
+    return 1 if parameters < SMALL else max(1, cores // 2)
