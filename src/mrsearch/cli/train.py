@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mrsearch.cli.output import JsonFlag, print_json, stderr_console
 from mrsearch.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mrsearch.runs import RunFolder
 
 
 def command(
@@ -63,10 +66,7 @@ def default_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def best_folder(run: object) -> Path | None:
+def best_folder(run: RunFolder) -> Path | None:
     """The folder of a run's best checkpoint."""
-    from mrsearch.runs import RunFolder
-
-    assert isinstance(run, RunFolder)
     best = run.best_checkpoint()
     return best.folder if best else None

@@ -131,9 +131,12 @@ class Session:
                 last += 1
             scratch = self._model.new_cache(last - first)
             states.append(self._pass(scratch, distinct[first:last], 0, last - first))
-            for row, source in enumerate(sources):
-                if first <= source < last:
-                    self._cache.take(scratch, [source - first], target + row)
+            if last - first == len(distinct):
+                self._cache.take(scratch, sources, target)
+            else:
+                for row, source in enumerate(sources):
+                    if first <= source < last:
+                        self._cache.take(scratch, [source - first], target + row)
             first = last
         return torch.cat(states)[torch.tensor(sources, device=self._model.device)]
 
