@@ -3,8 +3,8 @@
 `expanded` copies each KV head to the query heads that share it, as Hugging
 Face's sdpa attention does with a mask when several queries are new; `folded`
 puts these query heads into the query axis of one fused call; `products` does
-the same by two batched products. engine/attention.py chooses between the last
-two by data type, and this is why.
+the same by two batched products, as engine/attention.py does on a CPU; this is
+why.
 """
 
 from __future__ import annotations
