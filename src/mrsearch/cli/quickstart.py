@@ -230,9 +230,10 @@ def _show(
             "own. Rows are greedy but for those marked T = 1, whose n samples are drawn independently; `any` is a "
             "bound, since nobody tells which sample is right."
         )
+        long = next(values[0] for name, values in rows.items() if name.startswith(LONG))
         print(
-            "One long episode with all the searches solves this world too, once it is shown demonstrations of that "
-            "length; this table is no evidence that several episodes beat one long one."
+            f"One long episode with all the searches, once it is shown demonstrations of that length, reaches "
+            f"{long:.2f}: this world is no evidence that several episodes beat one long one."
         )
     console.print(f"The run is in {run.path}. To try next:", soft_wrap=True)
     for line in next_commands(run.path):
@@ -240,10 +241,10 @@ def _show(
 
 
 def next_commands(run: Path) -> list[str]:
-    """What to try after the quickstart; a window must hold the warm start's demonstrations of twice the episodes."""
+    """What to try after the quickstart, in or outside a checkout."""
     return [
         "mrsearch quickstart --compare",
-        "mrsearch train quickstart plan.episodes=4 plan.window_tokens=768 --out runs/four-episodes",
+        "mrsearch train quickstart plan.episodes=4 --out runs/four-episodes",
         f"mrsearch eval {shlex.quote(str(run))} --episodes {EPISODES_SHOWN}",
     ]
 
