@@ -98,5 +98,5 @@ def _root(
 
     \b
     Example:
-      mrsearch doctor
+      mrsearch quickstart
     """
