@@ -92,8 +92,13 @@ def decode_by_products(
     batch, heads, _, width = query.shape
     kv_heads, length = key.shape[1], key.shape[2]
     folds = heads // kv_heads
-    columns = (query * scaling).reshape(batch * kv_heads, folds, width).transpose(1, 2).contiguous()
-    scores = torch.bmm(key.reshape(batch * kv_heads, length, width), columns).transpose(1, 2).contiguous()
+    queries = (query * scaling).reshape(batch * kv_heads, folds, width)
+    keys = key.reshape(batch * kv_heads, length, width)
+    if query.dtype == torch.bfloat16:
+        # Products in bfloat16 are quick only with the long axis in front.
+        scores = torch.bmm(keys, queries.transpose(1, 2).contiguous()).transpose(1, 2).contiguous()
+    else:
+        scores = torch.bmm(queries, keys.transpose(1, 2))
     scores.view(batch, heads, length).add_(_additive(mask, scores.dtype)[:, 0])
     output = torch.bmm(scores.softmax(dim=-1), value.reshape(batch * kv_heads, length, -1))
     return output.reshape(batch, 1, heads, -1)
