@@ -48,6 +48,13 @@ Progress = Callable[[str, int, int], None]
 """Told of a stage's name, its step and its number of steps."""
 
 
+def with_prompts(config: Config) -> Config:
+    """Settings of a mini world with prompts in its own few words, unless others were given."""
+    if not config.world.entities or config.prompts != Prompts():
+        return config
+    return replace(config, prompts=MINI_PROMPTS)
+
+
 def mini_world(config: Config, folder: Path, progress: Progress = lambda stage, step, steps: None) -> Config:
     """Settings with every path filled in; builds in `folder` what is not there yet.
 
@@ -58,8 +65,7 @@ def mini_world(config: Config, folder: Path, progress: Progress = lambda stage, 
         raise ConfigError(f"world.seed {config.world.seed} is one of the worlds of the warm start (100 to 129)")
     files, model = folder / "world", folder / "warm-start"
     ready = replace(
-        config,
-        prompts=MINI_PROMPTS if config.prompts == Prompts() else config.prompts,
+        with_prompts(config),
         model=replace(config.model, path=config.model.path or str(model)),
         data=replace(
             config.data,

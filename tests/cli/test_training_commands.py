@@ -10,9 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
+
+from mrsearch.data.mini_world import MINI_PROMPTS
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -65,6 +69,13 @@ def test_a_run_folder_holds_settings_metrics_trajectories_and_checkpoints(run: P
         assert len(file.readlines()) == 12  # four questions, three members each
     names = {path.name for path in (run / "checkpoints" / "step-000003").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "learner.pt", "state.json", "run.yaml"} <= names
+
+
+def test_the_settings_of_a_run_are_those_that_it_had(run: Path) -> None:
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    assert settings["prompts"]["passage"] == MINI_PROMPTS.passage
+    assert settings["model"]["date"] == date.today().isoformat()
+    assert settings["train"]["steps"] == 3
 
 
 def test_every_metric_of_a_run_has_a_line_on_the_metrics_page(run: Path) -> None:

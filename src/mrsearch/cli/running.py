@@ -40,8 +40,10 @@ def begin_run(path: Path, config: Config) -> RunFolder:
     from dataclasses import replace
     from datetime import date
 
+    from mrsearch.prepare import with_prompts
     from mrsearch.runs import RunFolder
 
+    config = with_prompts(config)
     model = replace(config.model, date=config.model.date or date.today().isoformat())
     return RunFolder.create(path, replace(config, model=model).as_dict())
 
