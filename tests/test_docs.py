@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ import typer
 import yaml
 
 from mrsearch.cli import COMMANDS, _load
+from mrsearch.cli.settings import command as list_settings
 from mrsearch.config import from_dict, load_config
+from mrsearch.data.demonstrations import demonstration_from_record
 from mrsearch.evaluate.scores import COUNTED
 
 ROOT = Path(__file__).parents[1]
@@ -77,6 +80,23 @@ def test_a_recipe_loads_and_opens_with_its_command(recipe: Path) -> None:
     assert text.startswith("# ")
     assert f"mrsearch train recipes/{recipe.name}" in text
     assert "Expect:" in text
+
+
+def test_the_page_of_settings_is_the_one_that_the_code_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    list_settings(markdown=True)
+    made = capsys.readouterr().out
+    page = ROOT / "docs" / "settings.md"
+    assert page.read_text(encoding="utf-8") == made, "make it anew: mrsearch settings --markdown > docs/settings.md"
+    assert all(line.split("|")[3].strip() for line in made.splitlines()[8:]), "a setting has no meaning"
+
+
+def test_the_demonstration_that_is_shown_is_one() -> None:
+    (block,) = blocks(ROOT / "docs" / "training.md", "json")
+    shown = demonstration_from_record(json.loads(block))
+    assert [len(episode) for episode in shown.episodes] == [2, 2]
+    _, passages = shown.episodes[0][0]
+    assert passages is not None
+    assert passages[0].title == "Emma (novel)"
 
 
 def test_everything_that_is_counted_has_a_line_on_the_metrics_page() -> None:

@@ -126,8 +126,11 @@ class HFCodec:
             tokenizer = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
         except Exception as error:  # of many kinds; a broken tokenizer.json gives a bare Exception
             reason = (str(error).strip().splitlines() or [""])[0]
+            where = (
+                source if Path(source).exists() else f"{source}, which is no folder here and is taken for a hub's name"
+            )
             raise ModelError(
-                f"no usable tokenizer in {source} ({type(error).__name__}: {reason}); name a model folder with a "
+                f"no usable tokenizer in {where} ({type(error).__name__}: {reason}); name a model folder with a "
                 "tokenizer.json, or a model of the hub"
             ) from error
         ends = {*extra_end_ids, *_generation_ends(str(source))}

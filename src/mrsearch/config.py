@@ -353,7 +353,9 @@ def _refuse_unknown(tree: Any, section: type, path: tuple[str, ...]) -> None:
         if key not in known:
             name = ".".join((*path, str(key)))
             near = difflib.get_close_matches(str(key), known, n=1)
-            elsewhere = difflib.get_close_matches(name, _all_names(Config, ()), n=1)
+            every = _all_names(Config, ())
+            elsewhere = [known_name for known_name in every if known_name.rpartition(".")[2] == key]
+            elsewhere += difflib.get_close_matches(name, every, n=1)
             hint = ".".join((*path, near[0])) if near else (elsewhere[0] if elsewhere else "")
             raise ConfigError(f"unknown setting {name!r}" + (f"; did you mean {hint!r}?" if hint else ""))
         if is_dataclass(known[key]):
@@ -366,7 +368,7 @@ def _without_empty(tree: Mapping[str, Any], section: Any) -> dict[str, Any]:
     kept = {}
     for key, value in tree.items():
         if not is_dataclass(types[key]):
-            kept[key] = value
+            kept[key] = "" if value is None and types[key] is str else value
         elif value is not None:
             kept[key] = _without_empty(value, types[key])
     return kept

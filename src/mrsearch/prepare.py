@@ -20,7 +20,7 @@ from mrsearch.codec import HFCodec
 from mrsearch.config import Config, OptimizerConfig
 from mrsearch.core.ports import Batch
 from mrsearch.core.protocol import Prompts
-from mrsearch.core.types import Episode, Question, Trajectory, Window
+from mrsearch.core.types import Episode, Question, Trajectory, Window, join_contents
 from mrsearch.data.demonstrations import demonstration_from_record
 from mrsearch.data.mini_world import (
     MINI_PROMPTS,
@@ -39,7 +39,6 @@ from mrsearch.engine.learner import EmbeddedLearner
 from mrsearch.engine.mini_model import build_mini_model
 from mrsearch.engine.model import LanguageModel
 from mrsearch.errors import ConfigError
-from mrsearch.retrieval.corpus import join_contents
 
 OTHER_WORLDS = range(100, 130)
 """Seeds of the worlds of the warm start: the names of the run's world, other facts."""

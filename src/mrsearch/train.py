@@ -189,19 +189,20 @@ def train(run: RunFolder, config: Config, stage: Stage, learner: Learner, hooks:
         outcome = stage.step(step)
         values = dict(outcome.values)
         is_best = False
-        if hooks.evaluate is not None and config.eval.every and step % config.eval.every == 0:
+        last = step == config.train.steps
+        if hooks.evaluate is not None and config.eval.every and (step % config.eval.every == 0 or last):
             validation = hooks.evaluate()
             values |= {f"validation/{name}": value for name, value in validation.items()}
             score = validation[f"em/{config.eval.episodes or config.plan.episodes}"]
-            is_best = best is None or score > best["score"]
+            is_best = best is None or score >= best["score"]
             if is_best:
                 best = {"step": step, "score": score}
         run.record(step, values)
         if config.checkpoint.trajectories and outcome.trajectories:
             run.write_trajectories(step, outcome.trajectories)
         hooks.on_step(step, values)
-        stopping = hooks.should_stop() and step < config.train.steps
-        if stopping or is_best or step % config.checkpoint.every == 0 or step == config.train.steps:
+        stopping = hooks.should_stop() and not last
+        if stopping or is_best or last or step % config.checkpoint.every == 0:
             run.save_checkpoint(
                 step,
                 {"stage": stage.state(), "best": best},

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrsearch.core.types import Passage
+from mrsearch.core.types import Passage, join_contents, split_contents
 from mrsearch.errors import DataError
-from mrsearch.retrieval.corpus import join_contents, load_corpus, split_contents
+from mrsearch.retrieval.corpus import load_corpus
 
 ADA = {"id": "0", "contents": '"Ada Lovelace"\nShe wrote the first program.'}
 PASSAGE = Passage("0", "Ada Lovelace", "She wrote the first program.")
@@ -57,7 +57,7 @@ def test_lines_plain_and_compressed(tmp_path: Path) -> None:
         (b"[]", r"row 2: is \[\]; a row must be an object"),
         (b'{"contents": "x"}', "row 2: the id is None"),
         (b'{"id": true, "contents": "x"}', "row 2: the id is True"),
-        (b'{"id": "1"}', "row 2: 'contents' is None"),
+        (b'{"id": "1"}', "row 2: has no 'contents'"),
         (b'{"id": "1", "contents": " "}', "row 2: 'contents' is ' '"),
         (b'{"id": "1", "contents": "\\ud800"}', "row 2: holds half of a UTF-16 pair"),
         (b'{"id": "0", "contents": "x"}', "row 2: id '0' is that of row 1 too"),

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "train": "mrsearch.cli.train",
     "eval": "mrsearch.cli.eval",
     "ask": "mrsearch.cli.ask",
+    "settings": "mrsearch.cli.settings",
     "doctor": "mrsearch.cli.doctor",
 }
 """Subcommands in the order in which `--help` lists them, with their modules."""

@@ -43,9 +43,31 @@ def begin_run(path: Path, config: Config) -> RunFolder:
     from mrsearch.prepare import with_prompts
     from mrsearch.runs import RunFolder
 
-    config = with_prompts(config)
+    config = _findable(with_prompts(config))
     model = replace(config.model, date=config.model.date or date.today().isoformat())
     return RunFolder.create(path, replace(config, model=model).as_dict())
+
+
+def _findable(config: Config) -> Config:
+    """Settings whose files are found from any directory; names on a hub stay as they are."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    def absolute(path: str) -> str:
+        return str(Path(path).resolve()) if path and Path(path).exists() else path
+
+    data, model = config.data, config.model
+    return replace(
+        config,
+        model=replace(model, path=absolute(model.path), template=absolute(model.template)),
+        data=replace(
+            data,
+            train=absolute(data.train),
+            validation=absolute(data.validation),
+            demonstrations=absolute(data.demonstrations),
+        ),
+        retrieval=replace(config.retrieval, corpus=absolute(config.retrieval.corpus)),
+    )
 
 
 def ready_config(run: RunFolder, console: Console) -> Config:
@@ -77,11 +99,18 @@ def run_training(run: RunFolder, console: Console) -> dict[str, float]:
     with Bar(console) as bar, stop_on_interrupt(console) as stopping:
         hooks = replace(
             training.hooks,
-            on_step=lambda step, values: bar.step(step, config.train.steps, values, config.plan.episodes),
+            on_step=lambda step, values: bar.step(step, config.train.steps, values),
             should_stop=lambda: stopping.asked,
         )
         train(run, config, training.stage, training.learner, hooks)
-    return run.metrics()[-1]
+    rows = run.metrics()
+    if all(row.get("no_signal_share") == 1 for row in rows):
+        console.print(
+            "No group of any step had a signal, so nothing was learnt: all members did equally well. Questions may be "
+            "too hard for the model, or it does not speak the protocol yet; train on demonstrations first.",
+            soft_wrap=True,
+        )
+    return rows[-1]
 
 
 def silence_loading() -> None:
@@ -129,14 +158,24 @@ class Bar:
         if not self._console.is_terminal and (step % max(1, steps // 10) == 0 or step == steps):
             self._console.print(f"{name} {step}/{steps} {note}".rstrip())
 
-    def step(self, step: int, steps: int, values: Mapping[str, float], episodes: int) -> None:
+    def step(self, step: int, steps: int, values: Mapping[str, float]) -> None:
         """Show a step of training, with the scores of each episode where there are any."""
         if "em/1" in values:
-            scores = " ".join(f"{values[f'em/{n + 1}']:.2f}" for n in range(episodes))
-            note = f"EM by episode {scores}"
+            note = f"sampled EM by episode {_by_episode(values, 'em')}"
         else:
             note = f"loss {values['loss']:.3f}"
+        if "validation/em/1" in values:
+            note += f"; validation {_by_episode(values, 'validation/em')}"
+            if not self._console.is_terminal:
+                self._console.print(f"step {step}: {note}", soft_wrap=True)
         self.stage("training", step, steps, note)
+
+
+def _by_episode(values: Mapping[str, float], metric: str) -> str:
+    scores: list[str] = []
+    while (name := f"{metric}/{len(scores) + 1}") in values:
+        scores.append(f"{values[name]:.2f}")
+    return " ".join(scores)
 
 
 class _Stopping:

@@ -44,6 +44,30 @@ class Passage:
     score: float | None = None
 
 
+def split_contents(contents: str) -> tuple[str, str]:
+    r"""Title and text of a passage's contents. The quotes may be missing; without a line break there is no title.
+
+    >>> split_contents('"Ada Lovelace"\nShe wrote the first program.')
+    ('Ada Lovelace', 'She wrote the first program.')
+    """
+    title, line_break, text = contents.partition("\n")
+    if not line_break:
+        return "", contents.strip()
+    title = title.strip()
+    if len(title) >= 2 and title[0] == title[-1] == '"':
+        title = title[1:-1].strip()
+    return title, text.strip()
+
+
+def join_contents(passage: Passage) -> str:
+    r"""The contents of a passage, which `split_contents` takes apart.
+
+    >>> join_contents(Passage("0", "Ada Lovelace", "She wrote."))
+    '"Ada Lovelace"\nShe wrote.'
+    """
+    return f'"{passage.title}"\n{passage.text}'
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What a turn does: a query, an answer, or nothing that can be carried out (`invalid`, empty text)."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrsearch.core.types import Passage, Question, question_from_record
+from mrsearch.core.types import Passage, Question, question_from_record, split_contents
 from mrsearch.errors import DataError
 from mrsearch.jsonl import read_rows
 
@@ -51,7 +51,7 @@ def load_demonstrations(path: Path) -> list[Demonstration]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path}, row {row}: no demonstration ({type(error).__name__}: {error}); a line needs "
-                '"question" and "episodes", each with "turns" of "text" and "passages"'
+                '"question" and "episodes", each with "turns" of "text" and "passages" (docs/training.md has one)'
             ) from error
     if not demonstrations:
         raise DataError(f"{path} holds no demonstrations")
@@ -68,4 +68,13 @@ def save_demonstrations(path: Path, records: Iterable[Mapping[str, Any]]) -> Non
 
 def _turn(record: Mapping[str, Any]) -> DemoTurn:
     passages: Sequence[Mapping[str, Any]] | None = record.get("passages")
-    return record["text"], None if passages is None else tuple(Passage(**passage) for passage in passages)
+    return record["text"], None if passages is None else tuple(map(_passage, passages))
+
+
+def _passage(record: Mapping[str, Any]) -> Passage:
+    """A passage as a corpus writes it (`contents`) or as a trajectory does (`title`, `text`); the id may be missing."""
+    if "contents" in record:
+        title, text = split_contents(record["contents"])
+    else:
+        title, text = record.get("title", ""), record["text"]
+    return Passage(str(record.get("id", "")), title, text, record.get("score"))

@@ -101,7 +101,8 @@ class LanguageModel:
             )
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ModelError(f"no causal language model can be loaded from {name}: {reason}") from error
+            where = name if Path(name).exists() else f"{name} (there is no such folder; taken as a name on the hub)"
+            raise ModelError(f"no causal language model can be loaded from {where}: {reason}") from error
         own_weights(module)
         if lora_rank:
             module = _with_lora(module, lora_rank, lora_alpha)

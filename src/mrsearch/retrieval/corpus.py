@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mrsearch.core.types import Passage
+from mrsearch.core.types import Passage, split_contents
 from mrsearch.errors import DataError
 from mrsearch.jsonl import read_rows
 
@@ -38,36 +38,14 @@ def load_corpus(path: str | Path) -> list[Passage]:
     return passages
 
 
-def split_contents(contents: str) -> tuple[str, str]:
-    r"""Title and text of a passage's contents. The quotes may be missing; without a line break there is no title.
-
-    >>> split_contents('"Ada Lovelace"\nShe wrote the first program.')
-    ('Ada Lovelace', 'She wrote the first program.')
-    """
-    title, line_break, text = contents.partition("\n")
-    if not line_break:
-        return "", contents.strip()
-    title = title.strip()
-    if len(title) >= 2 and title[0] == title[-1] == '"':
-        title = title[1:-1].strip()
-    return title, text.strip()
-
-
-def join_contents(passage: Passage) -> str:
-    r"""The contents of a passage, which `split_contents` takes apart.
-
-    >>> join_contents(Passage("0", "Ada Lovelace", "She wrote."))
-    '"Ada Lovelace"\nShe wrote.'
-    """
-    return f'"{passage.title}"\n{passage.text}'
-
-
 def _passage(record: Any) -> Passage:
     if not isinstance(record, Mapping):
         raise DataError(f"is {ascii(record)[:60]}; a row must be an object with: id, contents")
     id_, contents = record.get("id"), record.get("contents")
     if isinstance(id_, bool) or not isinstance(id_, str | int) or id_ == "":
         raise DataError(f"the id is {ascii(id_)[:60]}; 'id' must be a text or a whole number")
+    if contents is None:
+        raise DataError("has no 'contents'; it holds the title in quotes, a line break, and the text")
     if not isinstance(contents, str) or not contents.strip():
         raise DataError(f"'contents' is {ascii(contents)[:60]}; it must be a text that is not blank")
     if any("\ud800" <= character <= "\udfff" for character in f"{id_}{contents}"):
