@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mrsearch.config import Config, from_dict
 from mrsearch.core.types import SCHEMA, Action, Episode, Passage, Question, Trajectory, Turn, Window
 from mrsearch.errors import ConfigError, DataError
-from mrsearch.runs import RunFolder, model_folder, read_trajectories, write_atomically
+from mrsearch.runs import RunFolder, model_folder, read_trajectories, run_of, write_atomically
 
 
 @pytest.fixture
@@ -330,12 +330,47 @@ class TestCheckpoints:
             run.last_checkpoint()
 
     def test_a_path_stands_for_a_model_or_for_a_runs_best(self, run: RunFolder, tmp_path: Path) -> None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "config.json").write_text("{}")
         assert model_folder(tmp_path / "model") == tmp_path / "model"
         with pytest.raises(DataError, match="has no checkpoint yet"):
             model_folder(run.path)
         save(run, 1, best=1)
         save(run, 2, best=1)
         assert model_folder(run.path).name == "step-000001"
+
+    def test_a_name_on_a_hub_stands_for_itself(self) -> None:
+        for name in ("gpt2", "owner/model-1.5b"):
+            assert model_folder(Path(name)) == Path(name)
+
+    @pytest.mark.parametrize("name", ["no/such/folder", "../nowhere", "my model", "src/nowhere", "/nowhere"])
+    def test_what_can_only_be_a_path_must_be_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        (tmp_path / "src").mkdir()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(DataError, match=f"there is no run or model folder {name}$"):
+            model_folder(Path(name))
+
+    def test_a_folder_without_run_or_model_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="is neither a run nor a model folder"):
+            model_folder(tmp_path)
+
+    def test_a_checkpoint_belongs_to_its_run_from_wherever_it_is_named(
+        self, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = save(run, 1)
+        for path in (run.path, folder):
+            found = run_of(path)
+            assert found is not None
+            assert found.path == run.path
+        monkeypatch.chdir(folder.parent)
+        found = run_of(Path(folder.name))
+        assert found is not None
+        assert found.path == Path("..")
+        shutil.copytree(folder, tmp_path / "elsewhere" / "a" / "copy")
+        assert run_of(tmp_path / "elsewhere" / "a" / "copy") is None
+        assert run_of(tmp_path) is None
 
 
 class TestRewind:

@@ -33,6 +33,8 @@ from mrsearch.jsonl import read_rows
 
 STATE_VERSION = 1
 _STEP = re.compile(r"step-(\d{6,})")
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+"""What a model may be called on a hub: owner/model, or model alone."""
 
 _WARM_START = "warm-start"
 _OWN = ("config.yaml", "metrics.jsonl", "trajectories", "checkpoints", "eval", "world", _WARM_START)
@@ -254,13 +256,32 @@ def write_atomically(path: Path, text: str) -> None:
     aside.replace(path)
 
 
+def run_of(path: Path) -> RunFolder | None:
+    """The run that a path belongs to, as its folder or as one of its checkpoints; None for any other path."""
+    if (path / "config.yaml").exists():
+        return RunFolder.open(path)
+    if not ((path / "run.yaml").exists() and (path / "state.json").exists()):
+        return None
+    above = Path(os.path.normpath(path / ".." / ".."))
+    return RunFolder.open(above) if (above / "config.yaml").exists() else None
+
+
 def model_folder(path: Path) -> Path:
-    """The model that a path stands for: a run's best checkpoint, or the folder itself."""
+    """The model that a path stands for: a run's best checkpoint, the folder itself, or a name on a hub.
+
+    `DataError` for a folder that holds neither, and for what can only be a path and is not there.
+    """
     if (path / "config.yaml").exists():
         best = RunFolder.open(path).best_checkpoint()
         if best is None:
             raise DataError(f"{path} has no checkpoint yet")
         return best.folder
+    if path.exists():
+        if not (path / "config.json").exists():
+            raise DataError(f"{path} is neither a run nor a model folder")
+    # A name on a hub has at most one slash as well; where its first part is a folder here, a path is meant.
+    elif not HUB_NAME.fullmatch(path.as_posix()) or (len(path.parts) > 1 and path.parent.exists()):
+        raise DataError(f"there is no run or model folder {path}")
     return path
 
 

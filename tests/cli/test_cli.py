@@ -164,6 +164,24 @@ def test_doctor_says_how_to_get_what_is_missing() -> None:
     assert rows["[lora]"].endswith("pip install 'mrsearch[lora]'")
 
 
+@pytest.mark.parametrize(
+    ("cores", "usable", "shown"),
+    [(8, 8, "8 cores"), (1, 1, "1 core"), (8, 2, "8 cores, of which OMP_NUM_THREADS allows 2")],
+)
+def test_doctor_shows_the_cores_and_apart_from_them_what_bounds_their_use(cores: int, usable: int, shown: str) -> None:
+    report = {**doctor.examine(), "cpu_cores": cores, "usable_cores": usable}
+    assert dict(doctor.describe(report))["processor"] == shown
+
+
+def test_doctor_counts_cores_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    without = doctor.examine()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    bound = doctor.examine()
+    assert without["cpu_cores"] == without["usable_cores"] == bound["cpu_cores"]
+    assert bound["usable_cores"] == 1
+
+
 def test_doctor_knows_the_packages_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 

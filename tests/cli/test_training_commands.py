@@ -59,6 +59,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["run"] == str(folder)
     assert report["metrics"]["step"] == 3
+    assert done.stderr.startswith(f"The run folder is {folder}.\n")
+    assert f"its best checkpoint is {folder}/checkpoints/step-" in done.stderr
     return folder
 
 
@@ -91,6 +93,33 @@ def test_a_finished_run_that_is_resumed_has_nothing_left_to_do(run: Path) -> Non
     done = mrsearch("train", "--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert (run / "metrics.jsonl").read_text() == before
+    longer = "all 3 of its steps were done already; a longer run needs train.steps in config.yaml"
+    assert done.stderr == f"{run}: {longer}.\n"
+
+
+def test_a_finished_run_whose_steps_are_raised_goes_on(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "longer")
+    settings = yaml.safe_load((tmp_path / "longer" / "config.yaml").read_text())
+    settings["train"]["steps"] = 5
+    (tmp_path / "longer" / "config.yaml").write_text(yaml.safe_dump(settings))
+    done = mrsearch("train", "--resume", str(tmp_path / "longer"))
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line)["step"] for line in (tmp_path / "longer" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5]
+    assert (tmp_path / "longer" / "checkpoints" / "step-000005").exists()
+    assert "done already" not in done.stderr
+
+
+def test_a_run_without_validation_has_a_last_checkpoint_and_no_best_one(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "more")
+    state = tmp_path / "more" / "checkpoints" / "step-000003" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "best": None}))
+    settings = yaml.safe_load((tmp_path / "more" / "config.yaml").read_text())
+    settings["train"]["steps"], settings["eval"]["every"] = 4, 0
+    (tmp_path / "more" / "config.yaml").write_text(yaml.safe_dump(settings))
+    done = mrsearch("train", "--resume", str(tmp_path / "more"))
+    assert done.returncode == 0, done.stderr
+    assert f"its last checkpoint is {tmp_path / 'more' / 'checkpoints' / 'step-000004'}." in done.stderr
 
 
 def test_a_second_run_in_the_same_folder_is_refused(run: Path) -> None:
@@ -110,6 +139,42 @@ def test_evaluation_shows_a_table_and_keeps_every_answer(run: Path) -> None:
     (kept,) = (run / "eval").glob("validation-4-episodes-t0-*.json")
     assert kept.name in done.stderr
     assert json.loads(kept.read_text())["values"] == report["values"]
+    keys = list(report)
+    assert keys.index("values") < keys.index("settings")
+    asked = [json.loads(line) for line in (run / "world" / "validation.jsonl").read_text().splitlines()]
+    golds = {row["question"]: row["golden_answers"] for row in asked}
+    for row in report["answers"]:
+        assert row["golden_answers"] == golds[row["question"]]
+        assert len(row["em"]) == 4
+        assert len(row["searches"]) == len(row["answers"])
+    assert sum(row["em"][0] for row in report["answers"]) / 5 == report["values"]["em/1"]
+
+
+def test_a_checkpoint_is_evaluated_and_asked_with_the_settings_of_its_run(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints" / "step-000003"
+    done = mrsearch("eval", str(folder), "--limit", "2", "plan.window_tokens=64", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["model"] == str(folder)
+    assert report["settings"]["data"]["validation"] == str(tmp_path / "run" / "world" / "validation.jsonl")
+    assert str(tmp_path / "run" / "eval" / "validation-3-episodes") in done.stderr
+    assert "2 of 2 meta-episodes ended with a full window; raise plan.window_tokens\n" in done.stdout
+    done = mrsearch("ask", report["answers"][0]["question"], "--run", str(folder), "--json")
+    assert done.returncode == 0, done.stderr
+    answered = json.loads(done.stdout)
+    assert [episode["number"] for episode in answered["episodes"]] == [1, 2, 3]
+    assert {"text", "action", "passages"} <= set(answered["episodes"][0]["turns"][0])
+
+
+def test_a_question_that_fills_the_window_says_how_it_ended(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    settings = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    settings["plan"]["window_tokens"] = 64
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(settings))
+    done = mrsearch("ask", "Who?", "--run", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2] == "Ended early with a full window; plan.window_tokens sets its size."
 
 
 def test_a_model_and_a_question_file_may_have_numbers_as_names_and_be_sampled_from(run: Path, tmp_path: Path) -> None:
@@ -133,7 +198,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_its_folder_free(tmp_path:
     empty.mkdir()
     done = mrsearch("train", f"model.path={empty}", "data.train=no.jsonl", "--out", str(tmp_path / "out"))
     assert done.returncode != 0
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert len(done.stderr.strip().splitlines()) == 2  # the folder, and the error
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
 
 
@@ -163,7 +228,7 @@ def test_ctrl_c_during_the_warm_start_says_in_one_line_how_to_go_on(tmp_path: Pa
         process.kill()
     assert process.returncode == 130
     resume = f"mrsearch train --resume {folder} (the warm start begins anew)"
-    assert err == f"mrsearch: error: interrupted; go on with: {resume}\n"
+    assert err == f"The run folder is {folder}.\nmrsearch: error: interrupted; go on with: {resume}\n"
     assert (folder / "config.yaml").exists()
 
 
@@ -173,7 +238,7 @@ def test_a_question_is_answered_with_its_episodes_shown(run: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "[episode 1]" in done.stdout
     assert "[episode 3]" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("Answer: ")
+    assert done.stdout.splitlines()[-1].startswith(("Answer: ", "No answer."))
 
 
 @pytest.mark.parametrize(
@@ -186,6 +251,8 @@ def test_a_question_is_answered_with_its_episodes_shown(run: Path) -> None:
         (["train", "quickstart", "plan.stop_when_stable=true"], "plan.stop_when_stable is for inference"),
         (["train", "--resume", "nowhere"], "nowhere is no run folder"),
         (["eval", "nowhere", "--data", "none.jsonl", "--corpus", "none.jsonl"], "none.jsonl"),
+        (["eval", "runs/no/where"], "there is no run or model folder runs/no/where"),
+        (["eval", "tests"], "tests is neither a run nor a model folder"),
         (["eval", "nowhere", "--temperature", "-1"], "sampling.temperature is -1.0; it must be at least 0"),
         (["ask", "Who?", "--run", "nowhere"], "nowhere is no run folder"),
     ],

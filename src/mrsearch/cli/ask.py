@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +14,26 @@ from mrsearch.errors import ConfigError
 if TYPE_CHECKING:
     from mrsearch.core.types import Turn
 
+_ENDS = {
+    "stopped": "Stopped early: two episodes in a row gave the same answer.",
+    "context_full": "Ended early with a full window; plan.window_tokens sets its size.",
+    "retrieval_failed": "Ended early: a search failed.",
+}
+"""What to say of a meta-episode that did not play all its episodes to their end."""
+
+_NOTES = {
+    "length": "cut at plan.turn_tokens",
+    "invalid": "neither a search nor an answer",
+    "context_full": "cut by the full window",
+}
+"""What to say of a turn that was cut or could not be followed."""
+
 
 def command(
     question: Annotated[str, typer.Argument(help="The question, as the agent's training data words them.")],
-    run: Annotated[Path | None, typer.Option(help="Run folder; by default the newest under runs/.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder, or a checkpoint in it; by default the newest under runs/.")
+    ] = None,
     episodes: Annotated[int, typer.Option(help="Episodes to play; by default as many as the plan has.")] = 0,
     as_json: JsonFlag = False,
 ) -> None:
@@ -36,10 +53,10 @@ def command(
     from mrsearch.core.types import Question
     from mrsearch.engine.rollout import EmbeddedPolicy
     from mrsearch.rollout.driver import answer_searches
-    from mrsearch.runs import RunFolder, model_folder
+    from mrsearch.runs import RunFolder, model_folder, run_of
 
     folder = run or _newest_run()
-    config = ready_config(RunFolder.open(folder), stderr_console())
+    config = ready_config(run_of(folder) or RunFolder.open(folder), stderr_console())
     config = replace(config, model=replace(config.model, path=str(model_folder(folder))))
     plan = replace(config.plan, episodes=episodes or config.plan.episodes)
     codec = build.codec(config)
@@ -59,16 +76,38 @@ def command(
         shown = len(turns)
     trajectory = meta.trajectory()
     answers = [episode.answer for episode in trajectory.episodes]
-    final = next((answer for answer in reversed(answers) if answer), None)
     if as_json:
-        print_json({"question": question, "answer": final, "answers": answers, "ended": trajectory.finish_reason})
+        print_json(
+            {
+                "question": question,
+                "answer": _final(answers),
+                "answers": answers,
+                "ended": trajectory.finish_reason,
+                "episodes": trajectory.to_record()["episodes"],
+            }
+        )
     else:
-        agreement = "agree" if len({answer for answer in answers if answer}) == 1 else "differ"
-        print(f"Answer: {final or 'none'} (that of the last episode with one; the episodes {agreement})")
+        if trajectory.finish_reason in _ENDS:
+            print(_ENDS[trajectory.finish_reason])
+        print(_verdict(answers))
+
+
+def _final(answers: Sequence[str | None]) -> str | None:
+    return next((answer for answer in reversed(answers) if answer), None)
+
+
+def _verdict(answers: Sequence[str | None]) -> str:
+    final = _final(answers)
+    if final is None:
+        return "No answer."
+    # An episode without an answer differs from one that has one.
+    agreement = "agree" if len(set(answers)) == 1 else "differ"
+    return f"Answer: {final} (that of the last episode with one; the episodes {agreement})"
 
 
 def _as_text(episode: int, turn: Turn) -> str:
-    lines = [f"[episode {episode}] {turn.text}"]
+    note = f" [{_NOTES[turn.finish_reason]}]" if turn.finish_reason in _NOTES else ""
+    lines = [f"[episode {episode}] {turn.text}{note}"]
     for rank, passage in enumerate(turn.passages or (), start=1):
         lines.append(f"    {rank}. {passage.title}: {passage.text}")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ import typer
 
 from mrsearch import __version__
 from mrsearch.cli.output import FAILED, JsonFlag, print_json, print_table
-from mrsearch.engine.threads import SMALL, choose_threads, usable_cores
+from mrsearch.engine.threads import SMALL, allowed_cores, choose_threads, usable_cores
 
 REQUIRED = (
     "torch",
@@ -71,7 +71,8 @@ def examine() -> dict[str, Any]:
             }
             for extra, (purpose, names) in OPTIONAL.items()
         },
-        "cpu_cores": usable_cores(),
+        "cpu_cores": allowed_cores(),
+        "usable_cores": usable_cores(),
         "memory_gib": _memory_gib(),
         "torch": _examine_torch() if packages["torch"] else None,
     }
@@ -122,7 +123,9 @@ def describe(report: dict[str, Any]) -> list[tuple[str, str]]:
         (f"[{extra}]", "installed" if part["installed"] else f"not installed, to {part['purpose']}: {part['install']}")
         for extra, part in report["optional"].items()
     ]
-    rows.append(("processor", f"{report['cpu_cores']} cores"))
+    cores, usable = report["cpu_cores"], report["usable_cores"]
+    bound = f", of which OMP_NUM_THREADS allows {usable}" if usable < cores else ""
+    rows.append(("processor", f"{cores} core{'s' if cores > 1 else ''}{bound}"))
     rows.append(("memory", f"{report['memory_gib'] or 'unknown'} GiB"))
     if found := report["torch"]:
         gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in found["gpus"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,26 @@ from mrsearch.cli.output import JsonFlag, print_json, print_table, stderr_consol
 if TYPE_CHECKING:
     from mrsearch.config import Config
 
+LOSSES = (
+    "context_full",
+    "retrieval_failed",
+    "length_turns",
+    "cut_passages",
+    "tokens_after_stop",
+    "empty_turns",
+    "late_searches",
+    "blank_answers",
+)
+"""The counters of an evaluation that mean that something was cut or failed."""
+
 
 def command(
-    model: Annotated[str, typer.Argument(help="A run folder (its best checkpoint), a model folder, or a hub name.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder (its best checkpoint), a checkpoint of a run, a model folder, or a hub name."
+        ),
+    ],
     settings: Annotated[list[str] | None, typer.Argument(help="key=value settings that go over the run's.")] = None,
     data: Annotated[str, typer.Option(help="Questions (JSON lines); by default the run's validation set.")] = "",
     corpus: Annotated[str, typer.Option(help="Passages (JSON lines); by default the run's corpus.")] = "",
@@ -27,13 +45,15 @@ def command(
 ) -> None:
     """Play every question of a set once, and show scores by episode.
 
-    Greedy unless told otherwise. With a run folder the result is also kept in
-    its eval/ folder, every setting and every answer with it; other settings
-    give another file.
+    Greedy unless told otherwise. With a run folder, or a checkpoint in it, the
+    result is also kept in the run's eval/ folder, every setting and every answer
+    with it; other settings give another file. What was cut or failed is counted
+    under the table.
 
     \b
     Examples:
       mrsearch eval runs/quickstart-20261201-120000 --episodes 6
+      mrsearch eval runs/mine/checkpoints/step-000020
       mrsearch eval my-model --data questions.jsonl --corpus passages.jsonl plan.searches=4
       mrsearch eval runs/mine --temperature 0.7 sampling.top_p=0.9 plan.stop_when_stable=true
     """
@@ -41,14 +61,16 @@ def command(
     from mrsearch.cli.running import ready_config, silence_loading
     from mrsearch.config import load_config
     from mrsearch.evaluate.run import evaluate, sample_questions
-    from mrsearch.runs import RunFolder, model_folder
+    from mrsearch.evaluate.scores import score
+    from mrsearch.runs import model_folder, run_of
 
     console = stderr_console()
-    run = RunFolder.open(Path(model)) if (Path(model) / "config.yaml").exists() else None
+    folder = model_folder(Path(model))
+    run = run_of(Path(model))
     base: dict[str, dict[str, Any]] = ready_config(run, console).as_dict() if run else {}
     # Names and paths are data, not YAML: a folder may be called 123.
     options: dict[str, dict[str, Any]] = {
-        "model": {"path": str(model_folder(Path(model)) if run else model)},
+        "model": {"path": str(folder)},
         "data": {"validation": data} if data else {},
         "retrieval": {"corpus": corpus} if corpus else {},
         "plan": {"episodes": episodes} if episodes else {},
@@ -66,18 +88,28 @@ def command(
     curves = {metric: found.curve(metric) for metric in metrics}
     rows = [(metric, *(f"{value:.3f}" for value in curve)) for metric, curve in curves.items()]
     print_table((f"{len(asked)} questions", *(f"ep {n + 1}" for n in range(plan.episodes))), rows)
+    for line in losses(found.values, len(asked)):
+        print(line)
     result = {
         "version": __version__,
         "model": config.model.path,
         "questions": len(asked),
         "limit": limit,
         "temperature": sampling.temperature,
-        "settings": config.as_dict(),
         "episodes": plan.episodes,
         "values": found.values,
+        "settings": config.as_dict(),
         "answers": [
-            {"id": t.question.id, "answers": [episode.answer for episode in t.episodes], "ended": t.finish_reason}
-            for t in found.trajectories
+            {
+                "id": played.question.id,
+                "question": played.question.question,
+                "golden_answers": played.question.golden_answers,
+                "answers": [episode.answer for episode in played.episodes],
+                "em": em.tolist(),
+                "searches": [episode.searches for episode in played.episodes],
+                "ended": played.finish_reason,
+            }
+            for played, em in zip(found.trajectories, score(found.trajectories, plan.episodes).em, strict=True)
         ],
     }
     if run:
@@ -85,6 +117,18 @@ def command(
         console.print(f"Kept in {path}.", soft_wrap=True)
     if as_json:
         print_json(result)
+
+
+def losses(values: Mapping[str, float], played: int) -> list[str]:
+    """A line for everything that was cut or failed in so many meta-episodes."""
+    lines = []
+    for name in LOSSES:
+        count = int(values[f"count/{name}"])
+        if count and name == "context_full":
+            lines.append(f"{count} of {played} meta-episodes ended with a full window; raise plan.window_tokens")
+        elif count:
+            lines.append(f"count/{name}: {count}")
+    return lines
 
 
 def evaluation_name(config: Config, limit: int) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mrsearch.cli.output import JsonFlag, print_json, stderr_console
 from mrsearch.errors import ConfigError
-
-if TYPE_CHECKING:
-    from mrsearch.runs import RunFolder
 
 
 def command(
@@ -28,7 +25,8 @@ def command(
     Ctrl-C finishes the step, saves, and says how to go on; after a crash the
     run goes on from its last checkpoint as if nothing had happened. A run that
     fails before its first step leaves no folder behind, unless its warm start
-    was finished.
+    was finished. A finished run goes on where its train.steps are raised in
+    config.yaml.
 
     \b
     Examples:
@@ -37,7 +35,7 @@ def command(
       mrsearch train --resume runs/gamma0
     """
     from mrsearch.cli.running import begin_run, looking_after, run_training
-    from mrsearch.config import load_config
+    from mrsearch.config import check_training, from_dict, load_config
     from mrsearch.recipe import recipe_path
     from mrsearch.runs import RunFolder
 
@@ -50,13 +48,29 @@ def command(
             raise ConfigError("name a recipe, for example: mrsearch train quickstart")
         recipe, overrides = (recipe_path(settings[0]), settings[1:]) if "=" not in settings[0] else (None, settings)
         config = load_config(recipe, overrides)
+        if config.train.kind == "rl":
+            check_training(config)
         run = begin_run(out or default_folder(recipe.stem if recipe else "run"), config)
     console = stderr_console()
-    with looking_after(run, console):
-        values = run_training(run, console)
-    console.print(f"The run is in {run.path}; its best checkpoint is {best_folder(run)}.", soft_wrap=True)
+    done = max(run.checkpoint_steps(), default=0)
+    finished = done >= from_dict(run.settings()).train.steps
+    if finished:
+        values = run.metrics()[-1]
+    else:
+        console.print(f"The run folder is {run.path}.", soft_wrap=True)
+        with looking_after(run, console):
+            values = run_training(run, console)
+    best = run.best_checkpoint()
+    assert best is not None, "the last step saves a checkpoint"
+    if finished:
+        longer = "a longer run needs train.steps in config.yaml"
+        message = f"{run.path}: all {done} of its steps were done already; {longer}."
+    else:
+        word = "best" if best.state.get("best") else "last"
+        message = f"The run is in {run.path}; its {word} checkpoint is {best.folder}."
+    console.print(message, soft_wrap=True)
     if as_json:
-        print_json({"run": str(run.path), "checkpoint": str(best_folder(run)), "metrics": values})
+        print_json({"run": str(run.path), "checkpoint": str(best.folder), "metrics": values})
 
 
 def default_folder(name: str) -> Path:
@@ -64,9 +78,3 @@ def default_folder(name: str) -> Path:
     from datetime import datetime
 
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
-def best_folder(run: RunFolder) -> Path | None:
-    """The folder of a run's best checkpoint."""
-    best = run.best_checkpoint()
-    return best.folder if best else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -24,11 +23,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from mrsearch.engine import attention
 from mrsearch.engine.cache import RowCache
 from mrsearch.errors import MissingExtra, ModelError
+from mrsearch.runs import HUB_NAME
 
 logger = logging.getLogger(__name__)
 
 _PROBE_TOLERANCE = 1e-3
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 class LanguageModel:
@@ -87,7 +86,7 @@ class LanguageModel:
     ) -> LanguageModel:
         """A model from a folder or hub name; safetensors only, no code from the model's repository."""
         attention.register()
-        if not Path(name).exists() and _HUB_NAME.fullmatch(str(name)) is None:
+        if not Path(name).exists() and HUB_NAME.fullmatch(str(name)) is None:
             raise ModelError(f"there is no model folder {name}, and it is no name on a hub (owner/model)")
         try:
             config = AutoConfig.from_pretrained(name, trust_remote_code=False)

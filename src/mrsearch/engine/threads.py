@@ -8,10 +8,14 @@ SMALL = 20_000_000
 """Models with fewer parameters run faster on one thread than on several."""
 
 
+def allowed_cores() -> int:
+    """Logical cores that this process may use; a container or a batch system may allow fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def usable_cores() -> int:
-    """Logical cores that this process may use; OMP_NUM_THREADS, where set, bounds them."""
-    # A container or a batch system may allow fewer cores than the machine has.
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The same, within OMP_NUM_THREADS where that is set."""
+    allowed = allowed_cores()
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     return min(allowed, int(asked)) if asked.isdigit() and int(asked) else allowed
 
