@@ -7,15 +7,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from mrsearch.config import Config, from_dict
+from mrsearch.config import Config, CreditConfig, from_dict
 from mrsearch.core.credit import mr_search
+from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Completion, Generate, StepMetrics
 from mrsearch.core.protocol import Prompts
-from mrsearch.core.types import Question, Trajectory
+from mrsearch.core.types import Episode, Question, Trajectory
 from mrsearch.errors import Interrupted
 from mrsearch.evaluate.run import evaluate, sample_questions
 from mrsearch.rollout.driver import SimpleDriver
@@ -514,3 +515,50 @@ class TestEvaluation:
     @pytest.mark.parametrize("limit", [0, 7, 8])
     def test_without_a_limit_or_with_one_too_large_all_are_asked(self, limit: int) -> None:
         assert sample_questions(QUESTIONS, limit, seed=1) == QUESTIONS
+
+
+def with_rewards(*rows: Sequence[float]) -> list[Trajectory]:
+    """A group of finished meta-episodes with these rewards."""
+    return [
+        Trajectory(
+            Question("1", "Who?", ("x",)),
+            group=0,
+            member=member,
+            episodes=[Episode(n + 1, finish_reason="answer") for n in range(len(row))],
+            windows=[],
+            finish_reason="complete" if len(row) == 3 else "context_full",
+            rewards=list(row),
+        )
+        for member, row in enumerate(rows)
+    ]
+
+
+GROUP = ((0.0, 1.0, 1.0), (0.0, 0.0, 1.0), (1.0, 1.0, 0.0))
+
+
+class TestAssignCredit:
+    """What the settings say of credit reaches the rule; the values are those of the rule's own tests."""
+
+    @pytest.mark.parametrize(
+        ("gamma", "first"), [(1.0, [0.5, 1.0, 0.5]), (0.5, [-0.125, 0.75, 0.5]), (0.0, [-0.5, 0.5, 0.5])]
+    )
+    def test_the_discount(self, gamma: float, first: list[float]) -> None:
+        credited = assign_credit(with_rewards(*GROUP), CreditConfig(gamma=gamma), Plan(episodes=3))
+        assert credited[0].advantages == pytest.approx(first)
+
+    def test_the_mask_of_exploration(self) -> None:
+        credited = assign_credit(with_rewards(*GROUP), CreditConfig(), Plan(episodes=3, explore=1))
+        assert credited[0].advantages == pytest.approx([1.0, 1.0, 0.5])
+
+    @pytest.mark.parametrize(("ragged", "second"), [("zero", [-2.0, -1.5]), ("present", [-1.5, -1.0])])
+    def test_what_becomes_of_missing_episodes(self, ragged: Literal["zero", "present"], second: list[float]) -> None:
+        rows = with_rewards((0.0, 1.0, 1.0), (0.0, 0.0), (1.0, 1.0, 0.0))
+        credited = assign_credit(rows, CreditConfig(ragged=ragged), Plan(episodes=3))
+        assert credited[1].advantages == pytest.approx(second)
+
+    def test_the_cost_of_further_episodes(self) -> None:
+        rows = with_rewards((1.0, 1.0, 1.0), (1.0, 1.0))
+        rows[1].finish_reason = "stopped"
+        credited = assign_credit(rows, CreditConfig(cost=0.1, gamma=0.0), Plan(episodes=3))
+        # both were right; the one that stopped was spared the cost of the third episode
+        assert credited[0].advantages == pytest.approx([0.0, 0.0, -0.1])
