@@ -308,3 +308,18 @@ def test_a_bfloat16_copy_keeps_its_rotary_frequencies_exact():
 def test_in_float32_the_model_itself_generates():
     model = tiny_model("qwen3")
     assert model.generator() is model
+
+
+def test_a_model_that_bfloat16_blurs_is_checked_in_full_precision_and_taken():
+    """Sharp attention makes rounding larger than what a wrong path may differ by."""
+    module = tiny_module("llama")
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            if any(part in name for part in ("q_proj", "k_proj", "down_proj")):
+                weight.mul_(5)
+        ids = torch.arange(6)[None]
+        exact = module(input_ids=ids, use_cache=False).logits
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            blurred = module(input_ids=ids, use_cache=False).logits.float()
+    assert (exact - blurred).abs().max() > 0.05 * exact.abs().max()
+    LanguageModel(module, autocast=True)
