@@ -44,7 +44,7 @@ SETTINGS = {
 def learn(folder: Path, seed: int = 0) -> tuple[dict[str, float], dict[str, float]]:
     """Train from nothing; scores on held-out questions before and after reinforcement."""
     run = RunFolder.create(folder, from_dict({**SETTINGS, "seed": seed}).as_dict())
-    config = prepare.mini_world(build.run_config(run), folder)
+    config = prepare.mini_world(from_dict(run.settings()), folder)
     before = scores(config, config.model.path)
     training = build.training(config)
     train(run, config, training.stage, training.learner, training.hooks)

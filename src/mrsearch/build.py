@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from mrsearch.codec import HFCodec
-from mrsearch.config import Config, EngineConfig, RetrievalConfig, check_training, from_dict
+from mrsearch.config import Config, EngineConfig, RetrievalConfig, check_training
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Retriever
@@ -29,7 +29,6 @@ from mrsearch.retrieval.cache import CachedRetriever
 from mrsearch.retrieval.corpus import load_corpus
 from mrsearch.rollout.play import Player
 from mrsearch.rollout.scripted import replay
-from mrsearch.runs import RunFolder
 from mrsearch.train import Hooks, ReinforcementStage, Stage, SupervisedStage
 
 
@@ -219,8 +218,3 @@ class _Validation:
 
     def __call__(self) -> dict[str, float]:
         return evaluate(self.player, self.questions, self.plan).values
-
-
-def run_config(run: RunFolder) -> Config:
-    """The settings with which a run was started."""
-    return from_dict(run.settings())

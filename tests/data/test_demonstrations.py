@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from mrsearch.data.demonstrations import (
     Demonstration,
     demonstration_from_record,
     load_demonstrations,
-    save_demonstrations,
 )
 from mrsearch.errors import DataError
 from mrsearch.rollout.scripted import replay
@@ -51,8 +51,9 @@ def test_the_turns_of_all_episodes_are_one_list() -> None:
 
 
 @pytest.mark.parametrize("name", ["demos.jsonl", "demos.jsonl.gz"])
-def test_what_was_saved_is_loaded(tmp_path: Path, name: str) -> None:
-    save_demonstrations(tmp_path / name, [RECORD, RECORD])
+def test_a_file_has_a_demonstration_a_line_and_may_be_compressed(tmp_path: Path, name: str) -> None:
+    lines = f"{json.dumps(RECORD)}\n{json.dumps(RECORD)}\n".encode()
+    (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
     assert load_demonstrations(tmp_path / name) == [DEMONSTRATION, DEMONSTRATION]
 
 

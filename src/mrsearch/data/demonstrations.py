@@ -7,9 +7,7 @@ is one too, so that what an agent did well can be learnt by another model.
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,14 +54,6 @@ def load_demonstrations(path: Path) -> list[Demonstration]:
     if not demonstrations:
         raise DataError(f"{path} holds no demonstrations")
     return demonstrations
-
-
-def save_demonstrations(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records as JSON lines, compressed when the name ends in .gz."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "wt", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def _turn(record: Mapping[str, Any]) -> DemoTurn:
