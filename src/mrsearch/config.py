@@ -473,7 +473,9 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def check_training(config: Config) -> None:
-    """What training by reinforcement asks of the settings, beyond what any use of them does."""
+    """What training by reinforcement asks of the settings, beyond what any use of them does; nothing of other kinds."""
+    if config.train.kind != "rl":
+        return
     if config.train.updates > config.train.questions:
         raise ConfigError(
             f"train.updates is {config.train.updates}, more than the {config.train.questions} questions of a step"

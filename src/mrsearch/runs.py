@@ -172,8 +172,8 @@ class RunFolder:
         """Write a checkpoint aside, sync it to the disk, put it in place, then prune the old ones.
 
         `write` fills the folder, the run's settings are copied in as run.yaml, and
-        `state` is the loop's own. The last `keep`
-        checkpoints stay, and the one of step `best`.
+        `state` is the loop's own. The last `keep` checkpoints stay, and the one of
+        step `best`.
         """
         final = self._checkpoints / f"step-{step:06d}"
         aside = self._checkpoints / f".{final.name}.partial"

@@ -36,13 +36,18 @@ def looking_after(run: RunFolder, console: Console) -> Iterator[None]:
 
 
 def begin_run(path: Path, config: Config) -> RunFolder:
-    """A new run with its settings; chat templates that write today's date keep the day on which it began."""
+    """A new run with its settings; chat templates that write today's date keep the day on which it began.
+
+    Settings that cannot be trained with are refused here, before a folder is made and minutes go into a warm start.
+    """
     from dataclasses import replace
     from datetime import date
 
+    from mrsearch.config import check_training
     from mrsearch.prepare import with_prompts
     from mrsearch.runs import RunFolder
 
+    check_training(config)
     config = _findable(with_prompts(config))
     model = replace(config.model, date=config.model.date or date.today().isoformat())
     return RunFolder.create(path, replace(config, model=model).as_dict())
@@ -88,12 +93,8 @@ def run_training(run: RunFolder, console: Console) -> dict[str, float]:
     from dataclasses import replace
 
     from mrsearch import build
-    from mrsearch.config import check_training, from_dict
     from mrsearch.train import train
 
-    settings = from_dict(run.settings())
-    if settings.train.kind == "rl":
-        check_training(settings)  # before minutes of warm start
     config = ready_config(run, console)
     training = build.training(config)
     with Bar(console) as bar, stop_on_interrupt(console) as stopping:
@@ -172,10 +173,9 @@ class Bar:
 
 
 def _by_episode(values: Mapping[str, float], metric: str) -> str:
-    scores: list[str] = []
-    while (name := f"{metric}/{len(scores) + 1}") in values:
-        scores.append(f"{values[name]:.2f}")
-    return " ".join(scores)
+    from mrsearch.evaluate.scores import curve
+
+    return " ".join(f"{score:.2f}" for score in curve(values, metric))
 
 
 class _Stopping:

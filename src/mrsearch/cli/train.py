@@ -35,7 +35,7 @@ def command(
       mrsearch train --resume runs/gamma0
     """
     from mrsearch.cli.running import begin_run, looking_after, run_training
-    from mrsearch.config import check_training, from_dict, load_config
+    from mrsearch.config import from_dict, load_config
     from mrsearch.recipe import recipe_path
     from mrsearch.runs import RunFolder
 
@@ -48,8 +48,6 @@ def command(
             raise ConfigError("name a recipe, for example: mrsearch train quickstart")
         recipe, overrides = (recipe_path(settings[0]), settings[1:]) if "=" not in settings[0] else (None, settings)
         config = load_config(recipe, overrides)
-        if config.train.kind == "rl":
-            check_training(config)
         run = begin_run(out or default_folder(recipe.stem if recipe else "run"), config)
     console = stderr_console()
     done = max(run.checkpoint_steps(), default=0)

@@ -245,7 +245,6 @@ class _Tally:
     def took_update(self, norm: float, rate: float) -> None:
         """An optimiser step was taken: the loss since the one before counts."""
         self._loss += self._pending_loss
-        self._pending_loss = 0.0
         self.updates += 1
         self.grad_norms.append(norm)
         self.rate = rate

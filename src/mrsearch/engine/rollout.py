@@ -93,9 +93,7 @@ class _Half:
     def advance(self, searcher: ThreadPoolExecutor | None, stats: PlayStats) -> None:
         """Take in the searches that were under way, generate one round, start the next searches."""
         if self._found is not None:
-            found, seconds = self._found.result()
-            stats.retrieval_s += seconds
-            feed_passages(self._searching, found)
+            self._take_in(*self._found.result(), stats)
             self._found = None
         self._generate(stats)
         self._searching = [meta for meta in self._metas if isinstance(meta.need, Search)]
@@ -103,11 +101,13 @@ class _Half:
             return
         needs = [meta.need for meta in self._searching if isinstance(meta.need, Search)]
         if searcher is None:
-            found, seconds = _timed_find(self._retriever, needs)
-            stats.retrieval_s += seconds
-            feed_passages(self._searching, found)
+            self._take_in(*_timed_find(self._retriever, needs), stats)
         else:
             self._found = searcher.submit(_timed_find, self._retriever, needs)
+
+    def _take_in(self, found: Sequence[list[Passage] | None], seconds: float, stats: PlayStats) -> None:
+        stats.retrieval_s += seconds
+        feed_passages(self._searching, found)
 
     def _generate(self, stats: PlayStats) -> None:
         started = time.perf_counter()

@@ -10,7 +10,7 @@ import numpy as np
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Sampling
 from mrsearch.core.types import Question, Trajectory
-from mrsearch.evaluate.scores import summarize
+from mrsearch.evaluate.scores import curve, summarize
 from mrsearch.rollout.driver import PlayStats
 from mrsearch.rollout.play import Player
 
@@ -27,10 +27,7 @@ class Evaluation:
 
     def curve(self, metric: str) -> list[float]:
         """A metric over the episode index, for example `em`."""
-        values: list[float] = []
-        while f"{metric}/{len(values) + 1}" in self.values:
-            values.append(self.values[f"{metric}/{len(values) + 1}"])
-        return values
+        return curve(self.values, metric)
 
 
 def evaluate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +91,18 @@ def summarize(trajectories: Sequence[Trajectory], episodes: int) -> dict[str, fl
     for name in COUNTED:
         values[f"count/{name}"] = counters[name]
     return values
+
+
+def curve(values: Mapping[str, float], metric: str) -> list[float]:
+    """A metric over the episode index, out of metrics by name.
+
+    >>> curve({"em/1": 0.5, "em/2": 1.0, "f1/1": 0.6}, "em")
+    [0.5, 1.0]
+    """
+    found: list[float] = []
+    while (name := f"{metric}/{len(found) + 1}") in values:
+        found.append(values[name])
+    return found
 
 
 def _mean(values: np.ndarray) -> float:
