@@ -35,7 +35,7 @@ $(VENV)/.base: pyproject.toml $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install -e ".[dev,lora]"
+	$(BIN)/python -m pip install -e ".[dev]"
 	@touch $@ $(VENV)/.base
 
 quickstart: $(VENV)/.base

@@ -263,6 +263,33 @@ class TestOverrides:
         assert base == {"train": {"steps": 7}}
 
 
+class TestSourceOfPassages:
+    def test_one_that_is_given_takes_the_place_of_that_of_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "c.yaml").write_text("retrieval: {corpus: passages.jsonl, cache: 7}")
+        retrieval = load_config(tmp_path / "c.yaml", ["retrieval.url=http://127.0.0.1:8000"]).retrieval
+        assert (retrieval.corpus, retrieval.url, retrieval.cache) == ("", "http://127.0.0.1:8000", 7)
+        assert retrieval.source == "url"
+
+    def test_one_that_is_emptied_leaves_the_others(self, tmp_path: Path) -> None:
+        (tmp_path / "c.yaml").write_text("retrieval: {corpus: passages.jsonl}")
+        assert load_config(tmp_path / "c.yaml", ["retrieval.url="]).retrieval.source == "corpus"
+
+    def test_there_may_be_none(self) -> None:
+        assert Config().retrieval.source == ""
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            (["retrieval.corpus=a", "retrieval.index=b"], r"retrieval\.corpus and retrieval\.index are both set"),
+            (["retrieval.replay=true"], r"retrieval\.cache_file, which is empty"),
+            (["retrieval.deadline_s=0"], r"retrieval\.deadline_s is 0\.0; it must be at least 0\.001"),
+        ],
+    )
+    def test_what_does_not_fit_is_said(self, overrides: list[str], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            load_config(overrides=overrides)
+
+
 class TestRoundTrip:
     def read_back(self, config: Config, folder: Path) -> Config:
         (folder / "config.yaml").write_text(yaml.safe_dump(config.as_dict(), allow_unicode=True), encoding="utf-8")

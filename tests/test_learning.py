@@ -32,7 +32,7 @@ SETTINGS = {
         "observation_tokens": 24,
         "window_tokens": 512,
     },
-    "retrieval": {"title_weight": 3, "stopwords": ""},
+    "retrieval": {"title_weight": 3, "language": ""},
     "engine": {"device": "cpu", "overlap": False},
     "optimizer": {"lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.0},
     "train": {"steps": 20, "questions": 8, "group_size": 8, "updates": 1},

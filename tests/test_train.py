@@ -17,7 +17,7 @@ from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Completion, Generate, StepMetrics
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Episode, Question, Trajectory
-from mrsearch.errors import Interrupted
+from mrsearch.errors import Interrupted, Outage
 from mrsearch.evaluate.run import evaluate, sample_questions
 from mrsearch.rollout.driver import SimpleDriver
 from mrsearch.rollout.play import Player
@@ -27,6 +27,7 @@ from mrsearch.train import (
     Hooks,
     ReinforcementStage,
     Stage,
+    StepOutcome,
     SupervisedStage,
     assign_credit,
     assign_rewards,
@@ -398,6 +399,54 @@ class TestInterrupt:
         lab = make(train={"steps": 1})
         lab.train(Hooks(should_stop=lambda: True))
         assert steps(lab) == [1]
+
+
+class OutageAt:
+    """A stage that finds no retriever at one step, after it has taken its questions."""
+
+    def __init__(self, stage: ReinforcementStage, step: int) -> None:
+        self._stage, self._at = stage, step
+        self.state, self.restore = stage.state, stage.restore
+
+    def step(self, step: int) -> StepOutcome:
+        if step == self._at:
+            self.restore({"position": self.state()["position"] + 1})
+            raise Outage("no retriever answers")
+        return self._stage.step(step)
+
+
+class TestRunStoppedByAnOutage:
+    @pytest.mark.parametrize("step", [1, 2, 3, 4, 6])
+    def test_keeps_every_step_before_it_and_goes_on_as_if_there_had_been_none(self, make: Make, step: int) -> None:
+        lab, whole = make(checkpoint={"every": 6}), make()
+        with pytest.raises(Outage):
+            train(lab.run, lab.config, OutageAt(lab.stage(), step), lab.learner)
+        assert steps(lab) == list(range(1, step))
+        resumed = lab.train()
+        assert sorted(resumed.batches) == list(range(step, 7))
+        assert resumed.weight == whole.train().weight
+        assert without_times(lab.run.metrics()) == without_times(whole.run.metrics())
+
+    @pytest.mark.parametrize("outages", [1, 2])
+    def test_in_a_validation_validates_that_step_when_it_goes_on(self, make: Make, outages: int) -> None:
+        lab, whole = make(checkpoint={"every": 6}), make()
+
+        def unreachable() -> dict[str, float]:
+            raise Outage("no retriever answers")
+
+        for _ in range(outages):
+            with pytest.raises(Outage):
+                lab.train(Hooks(evaluate=unreachable))
+            assert steps(lab) == [1]
+        validations = [{"em/1": 0.25}, {"em/1": 0.75}, {"em/1": 0.5}]
+        resumed = lab.train(Hooks(evaluate=iter(validations).__next__))
+        assert sorted(resumed.batches) == [3, 4, 5, 6]
+        assert resumed.weight == whole.train(Hooks(evaluate=iter(validations).__next__)).weight
+        assert without_times(lab.run.metrics()) == without_times(whole.run.metrics())
+        assert list(lab.run.trajectories(2)) == list(whole.run.trajectories(2))
+        best = lab.run.best_checkpoint()
+        assert best is not None
+        assert best.state["best"] == {"step": 4, "score": 0.75}
 
 
 class TestCheckpoints:

@@ -24,7 +24,7 @@ from mrsearch.engine.rollout import EmbeddedDriver
 from mrsearch.engine.threads import choose_threads, usable_cores
 from mrsearch.errors import ConfigError, DataError
 from mrsearch.evaluate.run import evaluate, sample_questions
-from mrsearch.retrieval.bm25 import BM25Retriever
+from mrsearch.retrieval.bm25 import BM25Retriever, Words
 from mrsearch.retrieval.cache import CachedRetriever
 from mrsearch.retrieval.corpus import load_corpus
 from mrsearch.rollout.play import Player
@@ -86,11 +86,7 @@ def retriever(config: RetrievalConfig) -> Retriever:
     if not config.corpus:
         raise ConfigError("retrieval.corpus is empty; name a file of passages (JSON lines)")
     found: Retriever = BM25Retriever(
-        load_corpus(Path(config.corpus)),
-        k1=config.k1,
-        b=config.b,
-        title_weight=config.title_weight,
-        stopwords=config.stopwords or None,
+        load_corpus(Path(config.corpus)), Words(config.language, config.stemming, config.title_weight)
     )
     return CachedRetriever(found, config.cache) if config.cache else found
 

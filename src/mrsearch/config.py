@@ -82,20 +82,51 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class RetrievalConfig:
-    """Where passages come from."""
+    """Where passages come from: one of `corpus`, `index`, `url`, `web` and `function`; and what a search may cost."""
 
     corpus: str = ""
-    """JSON lines of passages, indexed in memory by BM25 at the start."""
-    k1: float = 1.2
-    """BM25's saturation of term counts."""
-    b: float = 0.75
-    """BM25's normalisation by length."""
-    title_weight: int = 0
-    """How many more times the title counts."""
-    stopwords: str = "en"
-    """Language whose stop words are left out; empty keeps all words."""
+    """Passages (JSON lines, .gz, .parquet, or a folder of texts), indexed in memory by BM25 at the start."""
+    index: str = ""
+    """Folder made by `mrsearch index`."""
+    url: str = ""
+    """Retrieval server, or several replicas with commas between them; any that speaks the protocol of Search-R1."""
+    web: str = ""
+    """URL of a search engine with SearXNG's JSON interface."""
+    function: str = ""
+    """A Python callable, as `module:function`."""
+    part: Literal["", "bm25", "dense", "hybrid"] = ""
+    """What of an index is used; empty takes what it was built for."""
+    language: str = "en"
+    """Stop words and stems of a corpus in memory; empty keeps all words as they are."""
+    stemming: bool = True
+    """Compare words of a corpus in memory by their stems."""
+    title_weight: int = 1
+    """How many more times the title counts in a corpus in memory."""
+    rerank: str = ""
+    """Cross-encoder, by folder or hub name, that orders the first `rerank_depth` passages anew."""
+    rerank_depth: int = 100
+    """Passages that the cross-encoder reads for a query."""
     cache: int = 65536
     """Queries whose passages are kept in memory; 0 keeps none."""
+    cache_file: str = ""
+    """SQLite file in which passages are kept over runs."""
+    replay: bool = False
+    """Take passages from `cache_file` alone; a query that is not in it is an error."""
+    deadline_s: float = 30.0
+    """Seconds that a call to a server may take, all its retries included."""
+    on_outage: Literal["wait", "fail", "stop"] = "wait"
+    """When no server answers: wait for one, end the meta-episodes concerned untrained, or stop the run, saved."""
+    token_env: str = "MRSEARCH_TOKEN"
+    """Environment variable that holds the server's bearer token, where it asks for one."""
+
+    @property
+    def source(self) -> str:
+        """The setting that says where passages come from; empty where none does."""
+        return next((name for name in SOURCES if getattr(self, name)), "")
+
+
+SOURCES = ("corpus", "index", "url", "web", "function")
+"""Settings of `retrieval`, of which one says where passages come from."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +310,7 @@ def load_config(
     tree: dict[str, Any] = _merge({}, base or {})
     if path is not None:
         tree = _read_yaml(Path(path))
+    sources = {}
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
@@ -288,6 +320,14 @@ def load_config(
         except yaml.YAMLError as error:
             raise ConfigError(f"the value of {key} cannot be read: {text!r}") from error
         _set(tree, _SHORT.get(key, key).split("."), value)
+        section, _, name = key.partition(".")
+        if section == "retrieval" and name in SOURCES:
+            sources[name] = value
+    if any(sources.values()):
+        # Passages come from one source: one that is named here takes the place of that of the file.
+        for name in SOURCES:
+            if name not in sources and isinstance(tree.get("retrieval"), dict):
+                tree["retrieval"].pop(name, None)
     return from_dict(tree)
 
 
@@ -415,6 +455,11 @@ def _check(config: Config) -> None:
         raise ConfigError(f"engine.device is {config.engine.device!r}; known are auto, cpu, mps, cuda, cuda:0, ...")
     if config.model.date and re.fullmatch(r"\d{4}-\d{2}-\d{2}", config.model.date) is None:
         raise ConfigError(f"model.date is {config.model.date!r}; write it as YYYY-MM-DD")
+    named = [f"retrieval.{name}" for name in SOURCES if getattr(config.retrieval, name)]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} are both set; passages come from one of them, so empty the other")
+    if config.retrieval.replay and not config.retrieval.cache_file:
+        raise ConfigError("retrieval.replay takes passages from retrieval.cache_file, which is empty; name the file")
     if config.plan.turn_tokens + config.plan.observation_tokens >= config.plan.window_tokens:
         raise ConfigError(
             f"plan.window_tokens is {config.plan.window_tokens}, no room for one turn ({config.plan.turn_tokens}) "
@@ -435,7 +480,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "": {"seed": _ANY},
     "model": {"lora_rank": _ANY, "lora_alpha": _POSITIVE},
     "engine": {"threads": _ANY, "rows": _POSITIVE, "micro_batch_tokens": _POSITIVE, "logit_chunk": _ANY},
-    "retrieval": {"k1": _ANY, "b": _SHARE, "title_weight": _ANY, "cache": _ANY},
+    "retrieval": {"title_weight": _ANY, "rerank_depth": _POSITIVE, "cache": _ANY, "deadline_s": (0.001, math.inf)},
     "sampling": {"temperature": _ANY, "top_p": _SHARE, "top_k": _ANY},
     "credit": {"gamma": _SHARE, "cost": _ANY},
     "loss": {"clip_low": _SHARE, "clip_high": _ANY, "dual_clip": _ANY, "kl": _ANY, "entropy": _ANY},

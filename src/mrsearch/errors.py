@@ -5,6 +5,8 @@
     ├── DataError     (ValueError)      a question, corpus, demonstration or run file
     ├── ModelError    (ValueError)      a model or tokenizer that cannot do what is asked
     ├── RetrieverError (RuntimeError)   no passages to be had: one search, not the run
+    │   └── RetrieverDown               nobody answers: waiting may help, another query will not
+    ├── Outage        (RuntimeError)    the retriever is gone, and the run is to stop for it
     ├── MissingExtra  (ImportError)     an optional package that is not installed
     └── Interrupted   (RuntimeError)    stopped by the user, with the run saved
 
@@ -32,6 +34,14 @@ class ModelError(MrsearchError, ValueError):
 
 class RetrieverError(MrsearchError, RuntimeError):
     """A retriever gave no answer. A driver turns it into `retrieval_failed` for the searches concerned."""
+
+
+class RetrieverDown(RetrieverError):
+    """Nobody answers, or only with errors of their own: every search fails until that changes."""
+
+
+class Outage(MrsearchError, RuntimeError):
+    """The retriever is down and the settings say that the run stops for it, with its work saved."""
 
 
 class MissingExtra(MrsearchError, ImportError):

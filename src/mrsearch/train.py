@@ -22,7 +22,7 @@ from mrsearch.core.ports import Batch, Learner
 from mrsearch.core.rewards import REWARDS
 from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.order import DataOrder
-from mrsearch.errors import Interrupted
+from mrsearch.errors import Interrupted, Outage
 from mrsearch.evaluate.scores import summarize
 from mrsearch.rollout.driver import PlayStats
 from mrsearch.rollout.play import Player
@@ -184,47 +184,67 @@ class Hooks:
 def train(run: RunFolder, config: Config, stage: Stage, learner: Learner, hooks: Hooks | None = None) -> None:
     """Run the remaining steps, recording each; saves at checkpoints, at the best evaluation and at the end."""
     hooks = hooks or Hooks()
-    start, best = resume(run, stage, learner)
-    for step in range(start + 1, config.train.steps + 1):
-        outcome = stage.step(step)
-        values = dict(outcome.values)
+    done, best, unvalidated = resume(run, stage, learner)
+
+    def save(step: int, position: dict[str, Any], unvalidated: Mapping[str, float] | None = None) -> None:
+        state = {"stage": position, "best": best, "unvalidated": unvalidated}
+        kept_for_score = best["step"] if best else None
+        run.save_checkpoint(step, state, learner.save, keep=config.checkpoint.keep, best=kept_for_score)
+
+    for step in range(done + 1 if unvalidated is None else done, config.train.steps + 1):
+        position = stage.state()
+        if unvalidated is None:
+            try:
+                outcome = stage.step(step)
+            except Outage:
+                # Nothing of this step has happened to the model; what came before it is worth keeping.
+                if step > done + 1:
+                    save(step - 1, position)
+                raise
+            values = dict(outcome.values)
+            if config.checkpoint.trajectories and outcome.trajectories:
+                run.write_trajectories(step, outcome.trajectories)
+        else:
+            values, unvalidated = dict(unvalidated), None
         is_best = False
         last = step == config.train.steps
         if hooks.evaluate is not None and config.eval.every and (step % config.eval.every == 0 or last):
-            validation = hooks.evaluate()
+            try:
+                validation = hooks.evaluate()
+            except Outage:
+                save(step, stage.state(), unvalidated=values)
+                raise
             values |= {f"validation/{name}": value for name, value in validation.items()}
             score = validation[f"em/{config.eval.episodes or config.plan.episodes}"]
             is_best = best is None or score >= best["score"]
             if is_best:
                 best = {"step": step, "score": score}
         run.record(step, values)
-        if config.checkpoint.trajectories and outcome.trajectories:
-            run.write_trajectories(step, outcome.trajectories)
         hooks.on_step(step, values)
         stopping = hooks.should_stop() and not last
         if stopping or is_best or last or step % config.checkpoint.every == 0:
-            run.save_checkpoint(
-                step,
-                {"stage": stage.state(), "best": best},
-                learner.save,
-                keep=config.checkpoint.keep,
-                best=best["step"] if best else None,
-            )
+            save(step, stage.state())
         if stopping:
             raise Interrupted(
                 f"stopped after step {step}, which is saved; go on with: mrsearch train --resume {run.path}"
             )
 
 
-def resume(run: RunFolder, stage: Stage, learner: Learner) -> tuple[int, dict[str, Any] | None]:
-    """Put stage and learner where the last checkpoint left them; returns its step and the best so far."""
+def resume(
+    run: RunFolder, stage: Stage, learner: Learner
+) -> tuple[int, dict[str, Any] | None, dict[str, float] | None]:
+    """Put stage and learner where the last checkpoint left them.
+
+    Returns its step, the best so far, and the step's metrics where an outage
+    came before its validation.
+    """
     checkpoint: Checkpoint | None = run.last_checkpoint()
     run.rewind(checkpoint.step if checkpoint else 0)
     if checkpoint is None:
-        return 0, None
+        return 0, None, None
     learner.load(checkpoint.folder)
     stage.restore(checkpoint.state["stage"])
-    return checkpoint.step, checkpoint.state["best"]
+    return checkpoint.step, checkpoint.state["best"], checkpoint.state.get("unvalidated")
 
 
 def assign_rewards(trajectories: Sequence[Trajectory], reward: str) -> list[Trajectory]:

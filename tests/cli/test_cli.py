@@ -77,7 +77,7 @@ finally:
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert {"torch", "transformers", "numpy", "pydantic", "bm25s"}.isdisjoint(done.stdout.split())
+    assert {"torch", "transformers", "numpy", "pydantic", "tantivy"}.isdisjoint(done.stdout.split())
     assert "mrsearch.cli.doctor" in done.stdout.split()
 
 
@@ -157,10 +157,10 @@ def test_doctor_reports_this_machine_as_text(mr: Callable[..., Outcome]) -> None
 
 def test_doctor_says_how_to_get_what_is_missing() -> None:
     report = doctor.examine()
-    report["packages"]["bm25s"] = None
+    report["packages"]["tantivy"] = None
     report["optional"]["lora"]["installed"] = False
     rows = dict(doctor.describe(report))
-    assert rows["bm25s"] == "missing: pip install bm25s"
+    assert rows["tantivy"] == "missing: pip install tantivy"
     assert rows["[lora]"].endswith("pip install 'mrsearch[lora]'")
 
 

@@ -43,7 +43,7 @@ def write_settings(folder: Path, steps: int) -> Path:
         "model": {"path": str(folder / "model")},
         "engine": {"device": "cpu"},
         "data": {"train": str(folder / "questions.jsonl"), "validation": str(folder / "questions.jsonl")},
-        "retrieval": {"corpus": str(folder / "corpus.jsonl"), "stopwords": ""},
+        "retrieval": {"corpus": str(folder / "corpus.jsonl"), "language": ""},
         "plan": {
             "episodes": 2,
             "searches": 1,

@@ -19,7 +19,8 @@ REQUIRED = (
     "jinja2",
     "safetensors",
     "numpy",
-    "bm25s",
+    "tantivy",
+    "httpx",
     "pydantic",
     "PyYAML",
     "typer",
@@ -30,6 +31,8 @@ REQUIRED = (
 OPTIONAL = {
     "lora": ("train small adapters instead of all weights", ("peft",)),
     "data": ("read parquet files", ("pyarrow",)),
+    "dense": ("search by meaning", ("sentence-transformers", "faiss-cpu")),
+    "server": ("serve an index", ("fastapi", "uvicorn", "prometheus-client")),
 }
 """Extras by name: what they are for, and their packages."""
 

@@ -61,7 +61,7 @@ def _findable(config: Config) -> Config:
     def absolute(path: str) -> str:
         return str(Path(path).resolve()) if path and Path(path).exists() else path
 
-    data, model = config.data, config.model
+    data, model, retrieval = config.data, config.model, config.retrieval
     return replace(
         config,
         model=replace(model, path=absolute(model.path), template=absolute(model.template)),
@@ -71,7 +71,14 @@ def _findable(config: Config) -> Config:
             validation=absolute(data.validation),
             demonstrations=absolute(data.demonstrations),
         ),
-        retrieval=replace(config.retrieval, corpus=absolute(config.retrieval.corpus)),
+        retrieval=replace(
+            retrieval,
+            corpus=absolute(retrieval.corpus),
+            index=absolute(retrieval.index),
+            rerank=absolute(retrieval.rerank),
+            # Written by the first run that names it, so that it may not be there yet.
+            cache_file=str(Path(retrieval.cache_file).resolve()) if retrieval.cache_file else "",
+        ),
     )
 
 

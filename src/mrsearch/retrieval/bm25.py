@@ -1,147 +1,196 @@
-"""BM25 over passages in memory, on the library bm25s, which keeps every word's score for every passage.
+"""BM25 on the library tantivy, in memory or in a folder: k1 1.2, b 0.75, Lucene's formula.
 
-Added to it here: a fixed order of ties, no passages without a matching word,
-and any `top_k`, so that a search depends on nothing but its query.
+Added to it here: words of scripts that are written without spaces, one order
+of ties whatever the segments of an index, and any query and `top_k`, so that a
+search depends on nothing but its query.
 """
 
 from __future__ import annotations
 
-import logging
+import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+import tantivy
 
 from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
-from mrsearch.errors import ConfigError, MissingExtra
+from mrsearch.errors import ConfigError, DataError
 
-Stemmer = Callable[[list[str]], list[str]]
-"""Words to their stems."""
-
-_WORD = re.compile(r"\w+")
-
-_STOPWORDS = {
-    "da": "DANISH",
-    "de": "GERMAN",
-    "en": "EN",
-    "es": "SPANISH",
-    "fr": "FRENCH",
-    "it": "ITALIAN",
-    "nl": "DUTCH",
-    "no": "NORWEGIAN",
-    "pt": "PORTUGUESE",
-    "ru": "RUSSIAN",
-    "sv": "SWEDISH",
-    "tr": "TURKISH",
+LANGUAGES = {
+    "da": "danish",
+    "de": "german",
+    "en": "english",
+    "es": "spanish",
+    "fi": "finnish",
+    "fr": "french",
+    "hu": "hungarian",
+    "it": "italian",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pt": "portuguese",
+    "ru": "russian",
+    "sv": "swedish",
 }
-"""Languages to the names of their lists in bm25s."""
+"""Languages whose stop words and stems are known, with the library's names."""
+
+# Scripts without spaces between words; each character is a word of its own.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_LONGEST_WORD = 256
+_HEAP = 256_000_000
+_SPARE = 8
+"""Hits that are fetched beyond `top_k`, to see the ties of the last place."""
+
+Hit: TypeAlias = tuple[float, int]
+"""Score and row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How texts become words."""
+
+    language: str = "en"
+    """Stop words of this language are left out and its words are stemmed; empty does neither."""
+    stemming: bool = True
+    """Compare words by their stems."""
+    title_weight: int = 1
+    """How many more times the title counts."""
+
+    def __post_init__(self) -> None:
+        if self.language and self.language not in LANGUAGES:
+            raise ConfigError(
+                f"no stop words and stems for the language {self.language!r}; choose one of: {', '.join(LANGUAGES)}, "
+                "or leave it empty"
+            )
+        if self.title_weight < 0:
+            raise ConfigError(
+                f"title_weight is {self.title_weight}; the title is counted once at least, which is 0 more times"
+            )
+
+    def analyzer(self) -> tantivy.TextAnalyzer:
+        """What turns a text that went through `plain` into words."""
+        # Filters return the builder anew; long runs of letters are no words, and the library would drop them unsaid.
+        builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+        builder = builder.filter(tantivy.Filter.remove_long(_LONGEST_WORD)).filter(tantivy.Filter.lowercase())
+        if self.language:
+            builder = builder.filter(tantivy.Filter.stopword(LANGUAGES[self.language]))
+            if self.stemming:
+                builder = builder.filter(tantivy.Filter.stemmer(LANGUAGES[self.language]))
+        return builder.build()
+
+    def text(self, passage: Passage) -> str:
+        """What of a passage is indexed."""
+        return plain("\n".join([passage.title] * (1 + self.title_weight) + [passage.text]))
+
+
+def plain(text: str) -> str:
+    """A text in one spelling of its accents, with characters of unspaced scripts apart and no lone surrogates."""
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text).encode("utf-8", "replace").decode()
+    return _UNSPACED.sub(r" \g<0> ", text)
+
+
+def _schema() -> tantivy.Schema:
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("words", tokenizer_name="words", index_option="freq")
+    builder.add_integer_field("row", fast=True)
+    return builder.build()
+
+
+class BM25Writer:
+    """Indexes passages as they come, in bounded memory. `folder` exists and is empty; without one, in memory."""
+
+    def __init__(self, folder: Path | None, words: Words) -> None:
+        self._words = words
+        self.index = tantivy.Index(_schema(), path=str(folder) if folder else None)
+        self.index.register_tokenizer("words", words.analyzer())
+        # One thread, so that the same passages give the same index.
+        self._writer = self.index.writer(heap_size=_HEAP, num_threads=1)
+
+    def add(self, row: int, passage: Passage) -> None:
+        """Index one passage under its row."""
+        self._writer.add_document(tantivy.Document(words=self._words.text(passage), row=row))
+
+    def close(self) -> None:
+        """Finish and write out."""
+        self._writer.commit()
+        self._writer.wait_merging_threads()
+        self.index.reload()
 
 
 class BM25Retriever:
-    """Finds passages by the words they share with a query, rare words counting more.
+    """Finds passages by the words they share with a query, rare words counting more. For use from many threads.
 
-    `k1` is the saturation of term counts and `b` the normalisation by length.
-    `title_weight` is how many more times the title is counted. `stopwords` is a
-    language, a list of words, or None (or "") for none; `stemmer` is a language
-    for PyStemmer or a function on words. Words are compared in lower case.
+    Indexes the passages in memory; `open` reads what a `BM25Writer` left in a folder.
     """
 
-    def __init__(
-        self,
-        passages: Sequence[Passage],
-        *,
-        k1: float = 1.2,
-        b: float = 0.75,
-        title_weight: int = 0,
-        stopwords: str | Iterable[str] | None = "en",
-        stemmer: str | Stemmer | None = None,
-    ) -> None:
-        if title_weight < 0:
-            raise ConfigError(
-                f"title_weight is {title_weight}; the title is counted once at least, which is 0 more times"
+    def __init__(self, passages: Sequence[Passage], words: Words | None = None) -> None:
+        words = words or Words()
+        writer = BM25Writer(None, words)
+        for row, passage in enumerate(passages):
+            writer.add(row, passage)
+        writer.close()
+        self._connect(writer.index, passages, words)
+
+    @classmethod
+    def open(cls, folder: Path, passages: Sequence[Passage], words: Words) -> BM25Retriever:
+        """Open an index on disk, which stays there: pages are read as searches need them."""
+        try:
+            index = tantivy.Index.open(str(folder))
+        except ValueError as error:
+            raise DataError(f"{folder} is no readable BM25 index ({error}); build it again") from None
+        retriever = cls.__new__(cls)
+        retriever._connect(index, passages, words)
+        return retriever
+
+    def _connect(self, index: tantivy.Index, passages: Sequence[Passage], words: Words) -> None:
+        self._passages = passages
+        self._analyzer = words.analyzer()
+        self._schema = index.schema
+        self._searcher = index.searcher()
+        if self._searcher.num_docs != len(passages):
+            raise DataError(
+                f"the BM25 index has {self._searcher.num_docs} passages and the store {len(passages)}; build it again"
             )
-        self._passages = list(passages)
-        self._stopwords = _stopword_set(stopwords)
-        self._stemmer = _find_stemmer(stemmer) if isinstance(stemmer, str) else stemmer
-        self._ids: dict[str, int] = {}
-        documents: list[list[int]] = []
-        for passage in self._passages:
-            words = self._words(passage.title) * (1 + title_weight) + self._words(passage.text)
-            documents.append([self._ids.setdefault(word, len(self._ids)) for word in words])
-        # A corpus without a single word has no index; nothing can be found in it.
-        self._index = _build_index(documents, self._ids, k1, b) if self._ids else None
+        self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bm25")
 
     def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
         """Up to `top_k` passages that share a word with each query, best first, ties in the order of the corpus."""
-        return [self._find(request.query, request.top_k) for request in requests]
+        if len(requests) == 1:
+            return [self._find(requests[0])]
+        return list(self._threads.map(self._find, requests))
 
-    def _find(self, query: str, top_k: int) -> list[Passage]:
-        words = [self._ids[word] for word in self._words(query) if word in self._ids]
+    def _find(self, request: Search) -> list[Passage]:
+        words = self._analyzer.analyze(plain(request.query))
+        top_k = min(request.top_k, len(self._passages))
         if not words or top_k <= 0:
             return []
-        assert self._index is not None
-        scores: npt.NDArray[np.float32] = self._index.get_scores_from_ids(words)
         found = []
-        for row in _best_rows(scores, top_k).tolist():
+        query = tantivy.Query.boolean_query([self._clause(word, count) for word, count in Counter(words).items()])
+        for score, row in self._best(query, top_k):
             passage = self._passages[row]
-            found.append(Passage(passage.id, passage.title, passage.text, float(scores[row])))
+            found.append(Passage(passage.id, passage.title, passage.text, score))
         return found
 
-    def _words(self, text: str) -> list[str]:
-        # Composed, so that an accent written as a mark of its own does not end a word.
-        words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
-        if self._stopwords:
-            words = [word for word in words if word not in self._stopwords]
-        return self._stemmer(words) if self._stemmer else words
+    def _clause(self, word: str, count: int) -> tuple[tantivy.Occur, tantivy.Query]:
+        query = tantivy.Query.term_query(self._schema, "words", word, index_option="freq")
+        return tantivy.Occur.Should, query if count == 1 else tantivy.Query.boost_query(query, count)
 
-
-def _best_rows(scores: npt.NDArray[np.float32], top_k: int) -> npt.NDArray[np.intp]:
-    """Rows of the best scores above 0, best first, the earlier row first where scores are equal."""
-    if top_k == 1:
-        best = scores.argmax()  # the first of the greatest
-        return np.array([best] if scores[best] > 0 else [], dtype=np.intp)
-    rows = np.flatnonzero(scores)
-    if len(rows) > top_k:
-        # All rows that tie with the last place are candidates; a plain partition would choose among them at will.
-        matching = scores[rows]
-        rows = rows[matching >= np.partition(matching, -top_k)[-top_k]]
-    return rows[np.argsort(-scores[rows], kind="stable")[:top_k]]
-
-
-def _build_index(documents: list[list[int]], ids: dict[str, int], k1: float, b: float) -> Any:
-    import bm25s  # slow to import, since it brings numba where that is installed
-
-    # It opens its logger down to DEBUG when imported; this puts the user's own settings in force again.
-    logging.getLogger("bm25s").setLevel(logging.NOTSET)
-    index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
-    index.index((documents, ids), create_empty_token=False, show_progress=False)
-    return index
-
-
-def _stopword_set(stopwords: str | Iterable[str] | None) -> frozenset[str]:
-    if not stopwords:
-        return frozenset()
-    if not isinstance(stopwords, str):
-        return frozenset(word.lower() for word in stopwords)
-    if stopwords not in _STOPWORDS:
-        raise ConfigError(f"no stop words for {stopwords!r}; choose one of: {', '.join(_STOPWORDS)}, or give a list")
-    from bm25s import stopwords as lists
-
-    return frozenset(getattr(lists, f"STOPWORDS_{_STOPWORDS[stopwords]}"))
-
-
-def _find_stemmer(language: str) -> Stemmer:
-    try:
-        import Stemmer as PyStemmer
-    except ImportError as error:
-        raise MissingExtra("stemming needs PyStemmer; install it with: pip install PyStemmer") from error
-    try:
-        stem: Stemmer = PyStemmer.Stemmer(language).stemWords
-    except KeyError:
-        choices = ", ".join(PyStemmer.algorithms())
-        raise ConfigError(f"no stemmer for {language!r}; choose one of: {choices}") from None
-    return stem
+    def _best(self, query: tantivy.Query, top_k: int) -> list[Hit]:
+        """The best hits, the earlier row first where scores are equal."""
+        limit = top_k + _SPARE
+        while True:
+            hits = self._searcher.search(query, limit=limit, count=False).hits
+            # The library orders ties by its own segments: fetch until the last place has no tie beyond.
+            if len(hits) < limit or hits[-1][0] < hits[top_k - 1][0]:
+                break
+            limit *= 4
+        rows = self._searcher.fast_field_values("row", [address for _, address in hits])
+        return sorted(zip((score for score, _ in hits), rows, strict=True), key=lambda hit: (-hit[0], hit[1]))[:top_k]
