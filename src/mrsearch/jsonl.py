@@ -20,24 +20,36 @@ BOM = b"\xef\xbb\xbf"
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """JSON values of the lines that are not blank, with their numbers from 1; `DataError` names what cannot be read.
+    """JSON values of the lines that are not blank, with their numbers from 1; `DataError` names what cannot be read."""
+    for row, content, _ in read_lines(path):
+        try:
+            value = json_value(content)
+        except ValueError as error:
+            raise DataError(f"{path}, row {row}: {error}") from None
+        yield row, value
 
-    Lines end at line feeds alone: a JSON text may hold other line separators as they are.
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
+    """Lines that are not blank, with their numbers from 1 and how many bytes of the file were read for it.
+
+    Lines end at line feeds alone: a JSON text may hold other line separators as
+    they are. `DataError` for a file that cannot be read to its end.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with path.open("rb") as raw, gzip.open(raw) if path.suffix.lower() == ".gz" else raw as file:
             for row, line in enumerate(file, start=1):
                 content = line.removeprefix(BOM) if row == 1 else line
                 if content.strip():
-                    yield row, _value(content, path, row)
+                    yield row, content, raw.tell()
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; check its path") from None
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); fetch or write it again") from error
 
 
-def _value(content: bytes, path: Path, row: int) -> Any:
+def json_value(content: bytes) -> Any:
+    """The value of one line; `ValueError` says what is wrong with it."""
     try:
         return json.loads(content.decode())
-    except ValueError as error:  # bad JSON and bad UTF-8 alike
-        raise DataError(f"{path}, row {row}: is not JSON in UTF-8 ({error}); write one object a line") from None
+    except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8, and brackets without end
+        raise ValueError(f"is not JSON in UTF-8 ({error}); write one object a line") from None
