@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from mrsearch.codec import HFCodec
-from mrsearch.config import Config, EngineConfig, RetrievalConfig, check_training
+from mrsearch.config import SOURCES, Config, EngineConfig, RetrievalConfig, check_training
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Retriever
@@ -26,10 +29,19 @@ from mrsearch.errors import ConfigError, DataError
 from mrsearch.evaluate.run import evaluate, sample_questions
 from mrsearch.retrieval.bm25 import BM25Retriever, Words
 from mrsearch.retrieval.cache import CachedRetriever
+from mrsearch.retrieval.client import RemoteRetriever
 from mrsearch.retrieval.corpus import load_corpus
+from mrsearch.retrieval.function import FunctionRetriever
+from mrsearch.retrieval.index import open_index
+from mrsearch.retrieval.kept import KeptRetriever
+from mrsearch.retrieval.patience import PatientRetriever
+from mrsearch.retrieval.rerank import RerankingRetriever
+from mrsearch.retrieval.web import WebRetriever
 from mrsearch.rollout.play import Player
 from mrsearch.rollout.scripted import replay
 from mrsearch.train import Hooks, ReinforcementStage, Stage, SupervisedStage
+
+logger = logging.getLogger(__name__)
 
 
 def choose_device(engine: EngineConfig) -> str:
@@ -81,14 +93,61 @@ def codec(config: Config) -> HFCodec:
     )
 
 
-def retriever(config: RetrievalConfig) -> Retriever:
-    """BM25 in memory over the configured corpus, behind a cache."""
-    if not config.corpus:
-        raise ConfigError("retrieval.corpus is empty; name a file of passages (JSON lines)")
-    found: Retriever = BM25Retriever(
-        load_corpus(Path(config.corpus)), Words(config.language, config.stemming, config.title_weight)
-    )
+@dataclass(frozen=True)
+class Waiting:
+    """How waiting for a retriever that is down is told, and given up."""
+
+    report: Callable[[str], None] = logger.warning
+    cancelled: Callable[[], bool] = lambda: False
+
+
+def retriever(config: RetrievalConfig, waiting: Waiting | None = None) -> Retriever:
+    """What finds passages: the configured source, put in order, kept in a file, waited for, remembered."""
+    waiting = waiting or Waiting()
+    # A replay asks nobody, and does not load what it would have asked.
+    source, name = (None, _source_name(config)) if config.replay else _source(config)
+    found = source
+    if found is not None and config.rerank:
+        found = RerankingRetriever(found, config.rerank, depth=config.rerank_depth)
+    if config.cache_file:
+        mode: Literal["use", "replay"] = "replay" if config.replay else "use"
+        found = KeptRetriever(found, Path(config.cache_file), source=name, mode=mode)
+    assert found is not None
+    if config.source in ("url", "web", "function") and not config.replay:
+        found = PatientRetriever(found, config.on_outage, report=waiting.report, cancelled=waiting.cancelled)
     return CachedRetriever(found, config.cache) if config.cache else found
+
+
+def _source(config: RetrievalConfig) -> tuple[Retriever, str]:
+    """The retriever that the settings name, and what tells its passages from those of others."""
+    name = _source_name(config)
+    match config.source:
+        case "corpus":
+            words = Words(config.language, config.stemming, config.title_weight)
+            return BM25Retriever(load_corpus(Path(config.corpus)), words), name
+        case "index":
+            return open_index(Path(config.index), kind=config.part), name
+        case "url":
+            return RemoteRetriever(config.url, token=_token(config), deadline=config.deadline_s), name
+        case "web":
+            return WebRetriever(config.web, token=_token(config), deadline=config.deadline_s), name
+        case "function":
+            return FunctionRetriever(config.function), name
+    names = " or ".join(f"retrieval.{source}" for source in SOURCES)
+    raise ConfigError(f"nothing says where passages come from; set {names}")
+
+
+def _source_name(config: RetrievalConfig) -> str:
+    parts = [config.source, str(getattr(config, config.source, "")), config.part]
+    if config.source == "corpus":
+        parts += [config.language, str(config.stemming), str(config.title_weight)]
+    if config.rerank:
+        parts += ["rerank", config.rerank, str(config.rerank_depth)]
+    return " ".join(part for part in parts if part)
+
+
+def _token(config: RetrievalConfig) -> str:
+    return os.environ.get(config.token_env, "") if config.token_env else ""
 
 
 def questions(path: str, setting: str) -> list[Question]:
@@ -161,9 +220,9 @@ def player(config: Config, model: LanguageModel, codec: HFCodec, retriever: Retr
     return Player(driver, codec, config.prompts)
 
 
-def player_of(config: Config) -> Player:
+def player_of(config: Config, waiting: Waiting | None = None) -> Player:
     """Load the model, its tokenizer and the retriever that the settings name, ready to play."""
-    return player(config, language_model(config), codec(config), retriever(config.retrieval))
+    return player(config, language_model(config), codec(config), retriever(config.retrieval, waiting))
 
 
 @dataclass(frozen=True)
@@ -175,7 +234,7 @@ class Training:
     hooks: Hooks
 
 
-def training(config: Config) -> Training:
+def training(config: Config, waiting: Waiting | None = None) -> Training:
     """Load and connect everything that a run's settings name."""
     codec_ = codec(config)
     model = language_model(config)
@@ -187,12 +246,12 @@ def training(config: Config) -> Training:
         stage: Stage = SupervisedStage(
             config, replay_demonstrations(demonstrations, config.plan, config.prompts, codec_), learner
         )
-        if not (config.data.validation and config.retrieval.corpus):
+        if not (config.data.validation and config.retrieval.source):
             return Training(stage, learner, Hooks())
-        player_ = player(config, model, codec_, retriever(config.retrieval))
+        player_ = player(config, model, codec_, retriever(config.retrieval, waiting))
     else:
         check_training(config)
-        player_ = player(config, model, codec_, retriever(config.retrieval))
+        player_ = player(config, model, codec_, retriever(config.retrieval, waiting))
         stage = ReinforcementStage(config, questions(config.data.train, "data.train"), player_, learner)
     return Training(stage, learner, Hooks(evaluate=validation(config, player_)))
 

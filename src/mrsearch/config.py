@@ -87,7 +87,7 @@ class RetrievalConfig:
     corpus: str = ""
     """Passages (JSON lines, .gz, .parquet, or a folder of texts), indexed in memory by BM25 at the start."""
     index: str = ""
-    """Folder made by `mrsearch index`."""
+    """Folder of an index that the command `index` built."""
     url: str = ""
     """Retrieval server, or several replicas with commas between them; any that speaks the protocol of Search-R1."""
     web: str = ""

@@ -183,6 +183,13 @@ class TestWords:
             Words(**options)
 
 
+class TestIdentity:
+    def test_is_that_of_passages_and_words(self) -> None:
+        assert BM25Retriever(CORPUS).identity == BM25Retriever(list(CORPUS)).identity
+        others = [BM25Retriever(CORPUS, EVERY_WORD), BM25Retriever(CORPUS[:2]), BM25Retriever(CORPUS[::-1])]
+        assert len({BM25Retriever(CORPUS).identity, *(other.identity for other in others)}) == 4
+
+
 class TestOddTexts:
     @pytest.mark.parametrize(
         "query",

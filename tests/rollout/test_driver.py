@@ -13,7 +13,7 @@ from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Completion, Generate, Retriever, Sampling, Search
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Passage, Question, Trajectory
-from mrsearch.errors import RetrieverError
+from mrsearch.errors import Outage, RetrieverDown, RetrieverError
 from mrsearch.rollout.driver import PlayStats, SimpleDriver, answer_searches, find
 from mrsearch.rollout.play import Player
 from mrsearch.rollout.scripted import ScriptedPolicy, replay
@@ -206,16 +206,66 @@ class Picky:
         return [[TOWER] for _ in requests]
 
 
+class Counting:
+    def __init__(self, inner: Retriever, **counters: int) -> None:
+        self.inner = inner
+        self.counters = Counter(counters)
+
+    def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
+        self.counters["retries"] += len(requests)
+        return self.inner.search(requests)
+
+
+def test_a_rollout_tells_what_its_retriever_counted_meanwhile(codec: PlainCodec) -> None:
+    retriever = Counting(Counting(PassageBook({"tower": [TOWER]}), requests=7), outages=3)
+    metas = [MetaEpisode(PARIS, PLAN, codec, PROMPTS, group=n) for n in range(2)]
+    _, stats = play(codec, metas, retriever)
+    assert stats.counters == {"retrieval_retries": 2 + 2}
+
+
 class TestFind:
     def test_a_search_that_fails_costs_only_itself(self) -> None:
         retriever = Picky({"b"})
         assert find(retriever, [Search(query, 1) for query in "abc"]) == [[TOWER], None, [TOWER]]
         assert retriever.calls == [3, 1, 1, 1]
 
-    def test_a_retriever_that_is_down_is_not_asked_for_every_search(self) -> None:
-        retriever = Picky(set("abcdefgh"))
-        assert find(retriever, [Search(query, 1) for query in "abcdefgh"]) == [None] * 8
-        assert retriever.calls == [8, 1, 1, 1]
+    def test_searches_that_fail_in_a_row_leave_the_next_one_its_try(self) -> None:
+        retriever = Picky(set("abcdef"))
+        assert find(retriever, [Search(query, 1) for query in "abcdefg"]) == [*[None] * 6, [TOWER]]
+
+    def test_when_the_retriever_is_down_nothing_is_tried_again(self, caplog: pytest.LogCaptureFixture) -> None:
+        calls: list[int] = []
+
+        class Down:
+            def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
+                calls.append(len(requests))
+                raise RetrieverDown("no answer from http://a")
+
+        assert find(Down(), [Search(query, 1) for query in "abc"]) == [None] * 3
+        assert calls == [3]
+        assert [record.getMessage() for record in caplog.records] == [
+            "3 searches had no answer, and the retriever is down: no answer from http://a"
+        ]
+
+    def test_when_it_goes_down_in_between_the_rest_is_not_tried(self) -> None:
+        class GoesDown(Picky):
+            def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
+                if len(self.calls) == 2:
+                    self.calls.append(len(requests))
+                    raise RetrieverDown("gone")
+                return super().search(requests)
+
+        retriever = GoesDown({"c"})
+        assert find(retriever, [Search(query, 1) for query in "abc"]) == [[TOWER], None, None]
+        assert retriever.calls == [3, 1, 1]
+
+    def test_an_outage_that_ends_the_run_passes(self) -> None:
+        class Stops:
+            def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
+                raise Outage("no answer")
+
+        with pytest.raises(Outage):
+            find(Stops(), [Search("a", 1), Search("b", 1)])
 
     def test_finding_nothing_is_no_failure(self) -> None:
         class Empty:

@@ -24,6 +24,8 @@ COMMANDS: Mapping[str, str] = {
     "train": "mrsearch.cli.train",
     "eval": "mrsearch.cli.eval",
     "ask": "mrsearch.cli.ask",
+    "index": "mrsearch.cli.index",
+    "serve": "mrsearch.cli.serve",
     "settings": "mrsearch.cli.settings",
     "doctor": "mrsearch.cli.doctor",
 }

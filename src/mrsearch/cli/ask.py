@@ -47,7 +47,7 @@ def command(
     from dataclasses import replace
 
     from mrsearch import build
-    from mrsearch.cli.running import ready_config
+    from mrsearch.cli.running import ready_config, telling
     from mrsearch.core.meta_episode import MetaEpisode
     from mrsearch.core.ports import Generate, Sampling
     from mrsearch.core.types import Question
@@ -64,7 +64,7 @@ def command(
         Question("asked", question, ("",)), plan, codec, config.prompts, sampling=Sampling(temperature=0.0)
     )
     policy = EmbeddedPolicy(build.language_model(config), codec)
-    retriever = build.retriever(config.retrieval)
+    retriever = build.retriever(config.retrieval, build.Waiting(telling(stderr_console())))
     shown = 0
     while meta.need is not None:
         if isinstance(meta.need, Generate):

@@ -37,7 +37,9 @@ def command(
     ],
     settings: Annotated[list[str] | None, typer.Argument(help="key=value settings that go over the run's.")] = None,
     data: Annotated[str, typer.Option(help="Questions (JSON lines); by default the run's validation set.")] = "",
-    corpus: Annotated[str, typer.Option(help="Passages (JSON lines); by default the run's corpus.")] = "",
+    corpus: Annotated[str, typer.Option(help="Passages (JSON lines); by default where the run has them from.")] = "",
+    index: Annotated[str, typer.Option(help="An index made by mrsearch index, in place of a corpus.")] = "",
+    retriever: Annotated[str, typer.Option(help="URL of a retrieval server, in place of a corpus.")] = "",
     episodes: Annotated[int, typer.Option(help="Episodes to play; by default as many as the plan has.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="Questions, as a seeded sample; 0 takes all.")] = 0,
     temperature: Annotated[float, typer.Option(help="Short for sampling.temperature; 0 is greedy.")] = 0.0,
@@ -55,10 +57,11 @@ def command(
       mrsearch eval runs/quickstart-20261201-120000 --episodes 6
       mrsearch eval runs/mine/checkpoints/step-000020
       mrsearch eval my-model --data questions.jsonl --corpus passages.jsonl plan.searches=4
+      mrsearch eval my-model --data questions.jsonl --retriever http://127.0.0.1:8000
       mrsearch eval runs/mine --temperature 0.7 sampling.top_p=0.9 plan.stop_when_stable=true
     """
     from mrsearch import __version__, build
-    from mrsearch.cli.running import ready_config, silence_loading
+    from mrsearch.cli.running import chosen_source, ready_config, silence_loading, waiting
     from mrsearch.config import load_config
     from mrsearch.evaluate.run import evaluate, sample_questions
     from mrsearch.evaluate.scores import score
@@ -72,7 +75,7 @@ def command(
     options: dict[str, dict[str, Any]] = {
         "model": {"path": str(folder)},
         "data": {"validation": data} if data else {},
-        "retrieval": {"corpus": corpus} if corpus else {},
+        "retrieval": chosen_source(corpus=corpus, index=index, url=retriever),
         "plan": {"episodes": episodes} if episodes else {},
         "sampling": {"temperature": temperature},
     }
@@ -82,7 +85,9 @@ def command(
     config = load_config(overrides=settings or (), base=base)
     plan, sampling = config.plan, config.sampling
     asked = sample_questions(build.questions(config.data.validation, "data.validation"), limit, seed=config.seed)
-    found = evaluate(build.player_of(config), asked, plan, sampling=sampling, seed=config.seed)
+    with waiting(console) as patience:
+        player = build.player_of(config, patience)
+        found = evaluate(player, asked, plan, sampling=sampling, seed=config.seed)
 
     metrics = ("em", "f1", "success_at", "answered", "searches", "tokens")
     curves = {metric: found.curve(metric) for metric in metrics}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from mrsearch.errors import Interrupted
+from mrsearch.errors import Interrupted, Outage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
 
+    from mrsearch.build import Waiting
     from mrsearch.config import Config
     from mrsearch.runs import RunFolder
 
@@ -103,14 +104,19 @@ def run_training(run: RunFolder, console: Console) -> dict[str, float]:
     from mrsearch.train import train
 
     config = ready_config(run, console)
-    training = build.training(config)
     with Bar(console) as bar, stop_on_interrupt(console) as stopping:
+        training = build.training(config, build.Waiting(telling(console), lambda: stopping.asked))
         hooks = replace(
             training.hooks,
             on_step=lambda step, values: bar.step(step, config.train.steps, values),
             should_stop=lambda: stopping.asked,
         )
-        train(run, config, training.stage, training.learner, hooks)
+        try:
+            train(run, config, training.stage, training.learner, hooks)
+        except Outage as error:
+            if not stopping.asked:
+                raise
+            raise Interrupted(f"{error}; {run.way_on()}") from None
     rows = run.metrics()
     if all(row.get("no_signal_share") == 1 for row in rows):
         console.print(
@@ -119,6 +125,38 @@ def run_training(run: RunFolder, console: Console) -> dict[str, float]:
             soft_wrap=True,
         )
     return rows[-1]
+
+
+def chosen_source(**given: str) -> dict[str, str]:
+    """Settings of `retrieval` that put the source that was given in the place of any other; none if none was."""
+    from mrsearch.config import SOURCES
+
+    if not any(given.values()):
+        return {}
+    return {name: given.get(name, "") for name in SOURCES}
+
+
+def telling(console: Console) -> Callable[[str], None]:
+    """Tells a line on stderr, beside any bar."""
+    return lambda message: console.print(message, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def waiting(console: Console) -> Iterator[Waiting]:
+    """How a command that saves nothing waits for a retriever: told on stderr, and given up at once by Ctrl-C."""
+    from mrsearch.build import Waiting
+
+    stopping = _Stopping()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.asked = True  # for the thread that waits; it would keep the process alive
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield Waiting(telling(console), lambda: stopping.asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def silence_loading() -> None:

@@ -17,7 +17,7 @@ from mrsearch.core.ports import Completion, Generate, Retriever, Search
 from mrsearch.core.types import Passage
 from mrsearch.engine.generate import Session
 from mrsearch.engine.model import LanguageModel
-from mrsearch.rollout.driver import PlayStats, feed_passages, find
+from mrsearch.rollout.driver import PlayStats, counted, feed_passages, find
 
 
 class EmbeddedPolicy:
@@ -57,6 +57,7 @@ class EmbeddedDriver:
     def play(self, metas: Sequence[MetaEpisode]) -> PlayStats:
         """Carry out what the machines need until none needs anything."""
         stats = PlayStats()
+        before = counted(self._retriever)
         generator = self._model.generator()
         with ThreadPoolExecutor(max_workers=1) as searcher:
             for first in range(0, len(metas), self._rows):
@@ -72,6 +73,7 @@ class EmbeddedDriver:
                         half.advance(searcher if len(halves) > 1 else None, stats)
                 for half in halves:
                     stats.counters.update(half.session.counters)
+        stats.counters.update(counted(self._retriever) - before)
         return stats
 
 

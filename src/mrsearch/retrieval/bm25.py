@@ -7,6 +7,7 @@ search depends on nothing but its query.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import unicodedata
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -152,6 +154,7 @@ class BM25Retriever:
 
     def _connect(self, index: tantivy.Index, passages: Sequence[Passage], words: Words) -> None:
         self._passages = passages
+        self._words = words
         self._analyzer = words.analyzer()
         self._schema = index.schema
         self._searcher = index.searcher()
@@ -160,6 +163,14 @@ class BM25Retriever:
                 f"the BM25 index has {self._searcher.num_docs} passages and the store {len(passages)}; build it again"
             )
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="bm25")
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells these passages and words from others: the same have the same, wherever and whenever."""
+        digest = hashlib.sha256(repr(self._words).encode())
+        for passage in self._passages:
+            digest.update(repr((passage.id, passage.title, passage.text)).encode())
+        return digest.hexdigest()[:16]
 
     def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
         """Up to `top_k` passages that share a word with each query, best first, ties in the order of the corpus."""
@@ -193,4 +204,5 @@ class BM25Retriever:
                 break
             limit *= 4
         rows = self._searcher.fast_field_values("row", [address for _, address in hits])
-        return sorted(zip((score for score, _ in hits), rows, strict=True), key=lambda hit: (-hit[0], hit[1]))[:top_k]
+        found = [(score, int(row or 0)) for (score, _), row in zip(hits, rows, strict=True)]
+        return sorted(found, key=lambda hit: (-hit[0], hit[1]))[:top_k]

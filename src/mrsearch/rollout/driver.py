@@ -12,7 +12,7 @@ from typing import Protocol
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.ports import Generate, Policy, Retriever, Search
 from mrsearch.core.types import Passage
-from mrsearch.errors import RetrieverError
+from mrsearch.errors import RetrieverDown, RetrieverError
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class SimpleDriver:
     def play(self, metas: Sequence[MetaEpisode]) -> PlayStats:
         """Carry out what the machines need until none needs anything."""
         stats = PlayStats()
+        before = counted(self._retriever)
         while any(meta.need is not None for meta in metas):
             started = time.perf_counter()
             writing = [(meta, meta.need) for meta in metas if isinstance(meta.need, Generate)]
@@ -60,6 +61,7 @@ class SimpleDriver:
             started = time.perf_counter()
             answer_searches(metas, self._retriever)
             stats.retrieval_s += time.perf_counter() - started
+        stats.counters.update(counted(self._retriever) - before)
         return stats
 
 
@@ -69,29 +71,46 @@ def answer_searches(metas: Sequence[MetaEpisode], retriever: Retriever) -> None:
     feed_passages([meta for meta, _ in searching], find(retriever, [need for _, need in searching]))
 
 
-GIVE_UP_AFTER = 3
-"""Searches in a row that fail alone before the rest of a call is taken to fail too."""
-
-
 def find(retriever: Retriever, searches: Sequence[Search]) -> list[list[Passage] | None]:
     """The passages of each search, None for those that have no answer (which is logged).
 
     When a call fails its searches are tried one by one, so that one that the
-    retriever cannot take costs its own meta-episode only.
+    retriever cannot take costs its own meta-episode only. When the retriever is
+    down nothing is tried again. An `Outage`, which is to end the run, passes.
     """
     if not searches:
         return []
     try:
         return list(retriever.search(searches))
+    except RetrieverDown as error:
+        logger.warning("%d searches had no answer, and the retriever is down: %s", len(searches), error)
+        return [None] * len(searches)
     except RetrieverError as error:
         logger.warning("a call of %d searches had no answer: %s", len(searches), error)
-    if len(searches) == 1:
-        return [None]
+    return [None] if len(searches) == 1 else _find_one_by_one(retriever, searches)
+
+
+def _find_one_by_one(retriever: Retriever, searches: Sequence[Search]) -> list[list[Passage] | None]:
     found: list[list[Passage] | None] = []
     for search in searches:
-        down = len(found) >= GIVE_UP_AFTER and all(passages is None for passages in found[-GIVE_UP_AFTER:])
-        found += [None] if down else find(retriever, [search])
-    return found
+        try:
+            found += retriever.search([search])
+        except RetrieverError as error:
+            logger.warning("a search had no answer: %s", error)
+            found.append(None)
+            if isinstance(error, RetrieverDown):
+                break
+    return found + [None] * (len(searches) - len(found))
+
+
+def counted(retriever: Retriever) -> Counter[str]:
+    """What a retriever has counted so far, and those that it stands before (`inner`)."""
+    counters: Counter[str] = Counter()
+    part: object = retriever
+    while part is not None:
+        counters.update({f"retrieval_{name}": count for name, count in getattr(part, "counters", {}).items()})
+        part = getattr(part, "inner", None)
+    return counters
 
 
 def feed_passages(metas: Sequence[MetaEpisode], results: Sequence[list[Passage] | None]) -> None:
