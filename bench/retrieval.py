@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--index", type=Path, action="append", default=[], help="a finished index, to tell its quality")
     parser.add_argument("--sizes", type=int, nargs="*", default=None, help="passages (default: 286535 1000000 3000000)")
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--asked", type=int, default=500, help="questions of each set, the first so many that count")
+    parser.add_argument("--asked", type=int, default=500, help="questions of each set, those first that count")
     parser.add_argument("--scratch", type=Path, default=None, help="folder for corpora and indexes, kept afterwards")
     parser.add_argument("--stage", nargs="*", default=None, help="used by the script itself")
     options = parser.parse_args()
@@ -306,7 +306,7 @@ def quality(options: Any) -> list[Row]:
             retriever: Retriever = open_index(folder, kind=kind)
             row: Row = {"index": folder.name, "kind": kind}
             for name in (*TITLES, *ANSWERS):
-                row[name] = round(hit_rate(retriever, list(covered(options, name))), 3)
+                row[name] = round(hit_rate(retriever, list(covered(options, name)), titles=name in TITLES), 3)
             rows.append(row)
             print(row, file=sys.stderr, flush=True)
     return rows
@@ -318,19 +318,21 @@ def covered(options: Any, name: str) -> Iterator[dict[str, Any]]:
     wanted, given = set(ids.get(name) or ids[f"{name}.jsonl"]), 0
     with (options.questions / f"{name}.jsonl").open(encoding="utf-8") as file:
         for record in map(json.loads, file):
+            if name in TITLES and not record.get("supporting_titles"):
+                continue
             if given < options.asked and record["id"] in wanted:
                 given += 1
                 yield record
 
 
-def hit_rate(retriever: Retriever, questions: Sequence[dict[str, Any]]) -> float:
-    """Share of questions with a supporting title, or where there are none a right answer, in the first passages."""
+def hit_rate(retriever: Retriever, questions: Sequence[dict[str, Any]], *, titles: bool) -> float:
+    """Share of questions with a supporting title, or else with a right answer, in the first passages."""
     found = retriever.search([Search(question["question"], TOP_K) for question in questions])
-    return statistics.mean(hit(question, passages) for question, passages in zip(questions, found, strict=True))
+    return statistics.mean(hit(*pair, titles=titles) for pair in zip(questions, found, strict=True))
 
 
-def hit(question: dict[str, Any], passages: Sequence[Passage]) -> bool:
-    if question["data_source"] in {name.partition("_")[0] for name in TITLES}:
+def hit(question: dict[str, Any], passages: Sequence[Passage], *, titles: bool) -> bool:
+    if titles:
         return any(passage.title in question["supporting_titles"] for passage in passages)
     texts = [f" {normalize(f'{passage.title} {passage.text}')} " for passage in passages]
     return any(f" {normalize(gold)} " in text for gold in question["golden_answers"] for text in texts)
