@@ -188,17 +188,18 @@ def ask(options: Any, way: str, size: str, folder: str, scorer: str = "") -> Non
             "p50_ms": round(statistics.median(times), 2),
             "p99_ms": round(statistics.quantiles(times, n=100)[-1], 2),
             "batch_per_s": round(batch),
-            "memory_mb": memory_mb(),
+            "memory_mb": memory_mb("RssAnon"),
+            "resident_mb": memory_mb("VmRSS"),
         }
     )
 
 
-def memory_mb() -> int:
-    """Memory that the process holds of its own: pages of mapped files can be given back at any time."""
+def memory_mb(kind: str) -> int:
+    """Memory of this process: `RssAnon` of its own, `VmRSS` with pages of mapped files, which can be given back."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("RssAnon"):
+        if line.startswith(kind):
             return int(line.split()[1]) // 1024
-    raise SystemExit("this system does not tell a process's own memory")
+    raise SystemExit("this system does not tell a process's memory")
 
 
 def tell(row: Row) -> None:
@@ -351,7 +352,7 @@ def growths(rows: Sequence[Row]) -> list[Row]:
         same = [row for row in rows if row["way"] == way]
         if len(same) < 2:
             continue
-        for column in ("build_s", "disk_mb", "build_peak_mb", "start_s", "p50_ms", "memory_mb"):
+        for column in ("build_s", "disk_mb", "build_peak_mb", "start_s", "p50_ms", "memory_mb", "resident_mb"):
             values = [max(1e-3, float(row[column])) for row in same]
             exponent = growth([row["passages"] for row in same], values)
             expected = values[-1] * (WIKI_18 / same[-1]["passages"]) ** max(0.0, exponent)
