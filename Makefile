@@ -17,6 +17,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+WORKERS := -n auto --maxprocesses=8 --dist=worksteal
 
 .PHONY: help quickstart test test-slow check lint bench clean
 .DELETE_ON_ERROR:
@@ -42,7 +43,7 @@ quickstart: $(VENV)/.base
 	$(BIN)/mrsearch quickstart $(ARGS)
 
 test: $(VENV)/.dev
-	$(PYTEST) --timeout=120 $(ARGS)
+	$(PYTEST) $(WORKERS) --timeout=120 $(ARGS)
 
 # pytest exits 5 when it finds no test; a selection by ARGS may leave none here.
 test-slow: $(VENV)/.dev
@@ -52,7 +53,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 	$(BIN)/mypy
-	$(PYTEST) --timeout=120 $(ARGS)
+	$(PYTEST) $(WORKERS) --timeout=120 $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check

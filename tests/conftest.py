@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 # Before anything imports torch or transformers: both read these once.
@@ -11,6 +12,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import hypothesis
 import pytest
+
+# A shell that starts the tests in the background has interrupts ignored, which every process started here would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mrsearch.cli import main
 from mrsearch.data.mini_world import MINI_PROMPTS
 
 ROOT = Path(__file__).parents[2]
@@ -212,8 +213,6 @@ def test_ctrl_c_during_the_warm_start_says_in_one_line_how_to_go_on(tmp_path: Pa
         env=ENVIRONMENT,
         stderr=subprocess.PIPE,
         text=True,
-        # a shell may have started the tests with interrupts ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # type: ignore[arg-type, return-value]
     )
     try:
         deadline = time.monotonic() + 60
@@ -257,8 +256,13 @@ def test_a_question_is_answered_with_its_episodes_shown(run: Path) -> None:
         (["ask", "Who?", "--run", "nowhere"], "nowhere is no run folder"),
     ],
 )
-def test_wrong_use_is_one_clear_line_and_exit_code_two(arguments: list[str], message: str) -> None:
-    done = mrsearch(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_wrong_use_is_one_clear_line_and_exit_code_two(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1

@@ -185,8 +185,8 @@ class TestBadRows:
             ("empty.json", b"[]", "holds no questions"),
             ("open.json", b"[{", "opens a JSON list but is not one"),
             ("plain.jsonl.gz", b"{}", "cannot be read"),
-            ("cut.jsonl.gz", gzip.compress(b"{}" * 99)[:-9], "cannot be read"),
-            ("damaged.jsonl.gz", gzip.compress(b"abcdefgh" * 99)[:12] + b"\xff" * 30, "cannot be read"),
+            ("cut.jsonl.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], "cannot be read"),
+            ("damaged.jsonl.gz", gzip.compress(b"abcdefgh" * 99, mtime=0)[:12] + b"\xff" * 30, "cannot be read"),
         ],
     )
     def test_a_file_that_is_no_question_set(self, tmp_path: Path, name: str, content: bytes, message: str) -> None:

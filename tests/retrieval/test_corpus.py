@@ -46,7 +46,7 @@ def test_contents_that_were_joined_come_apart_again(title: str, text: str) -> No
 def test_lines_plain_and_compressed(tmp_path: Path) -> None:
     content = f"\ufeff{json.dumps(ADA)}\n\n{json.dumps({**ADA, 'id': 1})}".encode()
     (tmp_path / "corpus.jsonl").write_bytes(content)
-    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(content, mtime=0))
     expected = [PASSAGE, Passage("1", PASSAGE.title, PASSAGE.text)]
     assert load_corpus(tmp_path / "corpus.jsonl") == load_corpus(str(tmp_path / "corpus.jsonl.gz")) == expected
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_with_a_row_is_said(tmp_path: Path, line: bytes, message: 
     [
         ("empty.jsonl", b"\n", "holds no passages"),
         ("plain.jsonl.gz", b"{}", "cannot be read"),
-        ("cut.jsonl.gz", gzip.compress(b" " * 99)[:-9], "cannot be read"),
+        ("cut.jsonl.gz", gzip.compress(b" " * 99, mtime=0)[:-9], "cannot be read"),
     ],
 )
 def test_a_file_that_is_no_corpus(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -152,7 +152,7 @@ BAD = {
 def test_bad_rows_are_told_apart_and_end_nothing(tmp_path: Path, suffix: str) -> None:
     content = b"\n".join([*BAD, b"", json.dumps(ADA).encode()])
     path = tmp_path / f"corpus{suffix}"
-    path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    path.write_bytes(gzip.compress(content, mtime=0) if suffix.endswith("gz") else content)
     corpus = Corpus(path)
     *bad, good = corpus
     assert good == (path, len(BAD) + 2, PASSAGE)
