@@ -13,7 +13,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import hypothesis
 import pytest
 
-# A shell that starts the tests in the background has interrupts ignored, which every process started here would inherit.
+# A shell that starts the tests in the background ignores interrupts, and every process started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)

@@ -86,7 +86,7 @@ SETTINGS = {
 
 @dataclass
 class Outcome:
-    """What is left of a run: what was played, metrics but for the clock's and the client's, and the learner's weight."""
+    """What is left of a run: what was played, metrics without those of clock and client, the learner's weight."""
 
     played: list[list[Trajectory]]
     metrics: list[dict[str, float]]
