@@ -388,7 +388,7 @@ def load_passages(corpus: Path | None, most: int) -> list[str]:
 
 def build(rows: Sequence[str], folder: Path) -> Path:
     """An index of the rows."""
-    from mrsearch.retrieval.index import build_index
+    from mrsearch.retrieval.indexing import build_index
 
     corpus = folder.with_suffix(".jsonl")
     corpus.write_text("\n".join(rows) + "\n", encoding="utf-8")

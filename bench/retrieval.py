@@ -142,7 +142,7 @@ def build(options: Any, way: str, size: str, corpus: str, folder: str) -> None:
     if target.exists():
         raise SystemExit(f"{target} is there already; a build is measured from nothing")
     if way == "bm25":
-        from mrsearch.retrieval.index import build_index
+        from mrsearch.retrieval.indexing import build_index
 
         build_index(Path(corpus), target, kind="bm25")
     elif way == "bm25s":

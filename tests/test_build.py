@@ -22,7 +22,7 @@ from mrsearch.engine.mini_model import build_mini_model
 from mrsearch.errors import ConfigError, DataError, Outage, RetrieverDown, RetrieverError
 from mrsearch.retrieval.bm25 import BM25Retriever
 from mrsearch.retrieval.corpus import load_corpus
-from mrsearch.retrieval.index import build_index
+from mrsearch.retrieval.indexing import build_index
 from serving import serving
 
 PLAN = Plan(episodes=2, searches=1, top_k=1, turn_tokens=16, observation_tokens=24, window_tokens=256)

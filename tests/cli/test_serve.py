@@ -19,7 +19,7 @@ from mrsearch.cli import main
 from mrsearch.cli.serve import _is_local, open_source
 from mrsearch.core.ports import Search
 from mrsearch.errors import ConfigError, DataError
-from mrsearch.retrieval.index import build_index
+from mrsearch.retrieval.indexing import build_index
 from mrsearch.retrieval.server import Limits
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,9 @@ from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
 from mrsearch.errors import ConfigError, DataError
 from mrsearch.retrieval.bm25 import BM25Retriever, Words
-from mrsearch.retrieval.index import Manifest, build_index, check_index, open_index, read_manifest
+from mrsearch.retrieval.index import check_index, open_index
+from mrsearch.retrieval.indexing import build_index
+from mrsearch.retrieval.manifest import Manifest, read_manifest
 
 RECORDS = [
     {"id": "ada", "contents": '"Ada Lovelace"\nShe wrote the first program for the Analytical Engine.'},
@@ -266,7 +268,7 @@ class TestPlace:
 
 DIES = """
 import os, signal, sys
-from mrsearch.retrieval.index import build_index
+from mrsearch.retrieval.indexing import build_index
 
 def progress(stage, done, total):
     if stage == sys.argv[3]:
@@ -276,7 +278,7 @@ build_index(sys.argv[1], sys.argv[2], progress=progress, overwrite=True)
 """
 WAITS = """
 import sys
-from mrsearch.retrieval.index import build_index
+from mrsearch.retrieval.indexing import build_index
 
 def progress(stage, done, total):
     if stage == "indexing words" and not done:
@@ -288,7 +290,7 @@ build_index(sys.argv[1], sys.argv[2], progress=progress)
 FULL = """
 import resource, sys
 from mrsearch.errors import DataError
-from mrsearch.retrieval.index import build_index
+from mrsearch.retrieval.indexing import build_index
 
 def progress(stage, done, total):
     if stage == sys.argv[3]:

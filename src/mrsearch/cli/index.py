@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mrsearch.retrieval.encode import EncoderSettings
-    from mrsearch.retrieval.index import Manifest
+    from mrsearch.retrieval.manifest import Manifest
 
 SHOWN = 5
 """Bad rows that are shown at the end; the index lists all."""
@@ -105,7 +105,7 @@ def command(
       mrsearch index wiki --check
     """
     from mrsearch.retrieval.bm25 import Words
-    from mrsearch.retrieval.index import build_index
+    from mrsearch.retrieval.indexing import build_index
 
     console = stderr_console()
     if check:
@@ -172,7 +172,7 @@ def _check(folder: Path, console: Console, *, as_json: bool) -> None:
 def summary(out: Path, manifest: Manifest) -> list[str]:
     """What was built and what was left out, a line each."""
     from mrsearch.retrieval.corpus import BadRow
-    from mrsearch.retrieval.index import BAD_ROWS
+    from mrsearch.retrieval.manifest import BAD_ROWS
 
     lines = [
         f"{out}: {manifest.passages:,} passages, {manifest.kind}, {_bytes(manifest.size)}, {_time(manifest.seconds)}"
