@@ -36,7 +36,9 @@ from mrsearch.cli.output import print_json
 from mrsearch.core.ports import Retriever, Search
 from mrsearch.core.rewards import normalize
 from mrsearch.core.types import Passage
-from mrsearch.retrieval import dense
+from mrsearch.retrieval.dense import DenseRetriever
+from mrsearch.retrieval.vector_index import build_faiss
+from mrsearch.retrieval.vectors import PART, write_vectors
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SIZES = (286_535, 1_000_000, 3_000_000)
@@ -280,15 +282,15 @@ def build_vectors(rows: int, kind: str, folder: Path) -> None:
     """A dense part over random unit vectors."""
     folder.mkdir()
     encoder = RandomEncoder()
-    dense.write_vectors(NumberedPassages(rows), encoder, folder)
-    dense.build_faiss(folder, kind=kind, queries=encoder.queries([""] * 20), target=0.0)
+    write_vectors(NumberedPassages(rows), encoder, folder)
+    build_faiss(folder, kind=kind, queries=encoder.queries([""] * 20), target=0.0)
     if kind == "ivfpq":
-        described = json.loads((folder / dense.PART).read_text())
-        (folder / dense.PART).write_text(json.dumps({**described, "search": {"nprobe": LISTS_SEARCHED}}))
+        described = json.loads((folder / PART).read_text())
+        (folder / PART).write_text(json.dumps({**described, "search": {"nprobe": LISTS_SEARCHED}}))
 
 
 def open_vectors(rows: int, folder: Path) -> Callable[[Sequence[str]], object]:
-    retriever = dense.DenseRetriever.open(folder, NumberedPassages(rows), encoder=RandomEncoder())
+    retriever = DenseRetriever.open(folder, NumberedPassages(rows), encoder=RandomEncoder())
     return lambda texts: retriever.search([Search(text, TOP_K) for text in texts])
 
 

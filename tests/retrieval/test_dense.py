@@ -19,20 +19,11 @@ import torch
 from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
 from mrsearch.errors import ConfigError, DataError, MissingExtra
-from mrsearch.retrieval.dense import (
-    FLAT_UP_TO,
-    HNSW_UP_TO,
-    DenseRetriever,
-    VectorIndex,
-    adopt_faiss,
-    build_faiss,
-    choose_kind,
-    exact_nearest,
-    open_vectors,
-    take_vectors,
-    write_vectors,
-)
+from mrsearch.retrieval.adopted import adopt_faiss, take_vectors
+from mrsearch.retrieval.dense import DenseRetriever
 from mrsearch.retrieval.encode import DeviceVectors, Encoder, EncoderSettings, Vectors
+from mrsearch.retrieval.vector_index import FLAT_UP_TO, HNSW_UP_TO, VectorIndex, build_faiss, choose_kind, exact_nearest
+from mrsearch.retrieval.vectors import open_vectors, write_vectors
 
 faiss = pytest.importorskip("faiss", reason="the extra `dense` is not installed")
 

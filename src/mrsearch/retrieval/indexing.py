@@ -262,8 +262,10 @@ def _build_dense(
     progress: Progress | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Goes on with the vectors that are there; returns what the results depend on, and the part's report."""
-    from mrsearch.retrieval.dense import STATE, adopt_faiss, build_faiss, take_vectors, write_vectors
+    from mrsearch.retrieval.adopted import adopt_faiss, take_vectors
     from mrsearch.retrieval.encode import Encoder
+    from mrsearch.retrieval.vector_index import build_faiss
+    from mrsearch.retrieval.vectors import STATE, write_vectors
 
     folder.mkdir(exist_ok=True)
     encoder = Encoder.load(settings, device)
