@@ -79,6 +79,7 @@ def serve(way: str, index: str) -> None:
         return
     app = loop_app(same_scorer(opened) if way == "loop" else numpy_scorer(list(opened.passages)))
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print(listening.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[listening])
 

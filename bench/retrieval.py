@@ -34,8 +34,11 @@ from numpy.typing import NDArray
 
 from mrsearch.cli.output import print_json
 from mrsearch.core.ports import Retriever, Search
-from mrsearch.core.rewards import normalize
-from mrsearch.core.types import Passage
+from mrsearch.core.types import Passage, Question
+from mrsearch.data.hits import answer_rank, found_for, hit_rate, title_rank
+from mrsearch.data.questions import load_questions
+from mrsearch.data.sample import keep_ids, read_ids
+from mrsearch.retrieval.bm25 import ALSO_STOPPED
 from mrsearch.retrieval.dense import DenseRetriever
 from mrsearch.retrieval.vector_index import build_faiss
 from mrsearch.retrieval.vectors import PART, write_vectors
@@ -240,10 +243,11 @@ def open_bm25s(folder: Path, scorer: str) -> Callable[[Sequence[str]], object]:
 
 def _bm25s_tokenizer() -> Any:
     import tantivy
+    from bm25s.stopwords import STOPWORDS_EN
     from bm25s.tokenization import Tokenizer
 
     stem = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.stemmer("english")).build()
-    return Tokenizer(stopwords="en", stemmer=lambda word: stem.analyze(word)[0])
+    return Tokenizer(stopwords=[*STOPWORDS_EN, *ALSO_STOPPED["en"]], stemmer=lambda word: stem.analyze(word)[0])
 
 
 class RandomEncoder:
@@ -309,36 +313,25 @@ def quality(options: Any) -> list[Row]:
             retriever: Retriever = open_index(folder, kind=kind)
             row: Row = {"index": folder.name, "kind": kind}
             for name in (*TITLES, *ANSWERS):
-                row[name] = round(hit_rate(retriever, list(covered(options, name)), titles=name in TITLES), 3)
+                row[name] = round(share_found(retriever, covered(options, name), titles=name in TITLES), 3)
             rows.append(row)
             print(row, file=sys.stderr, flush=True)
     return rows
 
 
-def covered(options: Any, name: str) -> Iterator[dict[str, Any]]:
+def covered(options: Any, name: str) -> list[Question]:
     """The first questions of a set whose evidence the corpus holds."""
-    ids = json.loads((options.questions / "covered_ids.json").read_text(encoding="utf-8"))
-    wanted, given = set(ids.get(name) or ids[f"{name}.jsonl"]), 0
-    with (options.questions / f"{name}.jsonl").open(encoding="utf-8") as file:
-        for record in map(json.loads, file):
-            if name in TITLES and not record.get("supporting_titles"):
-                continue
-            if given < options.asked and record["id"] in wanted:
-                given += 1
-                yield record
+    path = options.questions / f"{name}.jsonl"
+    questions = keep_ids(load_questions(path), read_ids(options.questions / "covered_ids.json", path.name))
+    return [question for question in questions if name not in TITLES or question.supporting_titles][: options.asked]
 
 
-def hit_rate(retriever: Retriever, questions: Sequence[dict[str, Any]], *, titles: bool) -> float:
+def share_found(retriever: Retriever, questions: Sequence[Question], *, titles: bool) -> float:
     """Share of questions with a supporting title, or else with a right answer, in the first passages."""
-    found = retriever.search([Search(question["question"], TOP_K) for question in questions])
-    return statistics.mean(hit(*pair, titles=titles) for pair in zip(questions, found, strict=True))
-
-
-def hit(question: dict[str, Any], passages: Sequence[Passage], *, titles: bool) -> bool:
-    if titles:
-        return any(passage.title in question["supporting_titles"] for passage in passages)
-    texts = [f" {normalize(f'{passage.title} {passage.text}')} " for passage in passages]
-    return any(f" {normalize(gold)} " in text for gold in question["golden_answers"] for text in texts)
+    rank = title_rank if titles else answer_rank
+    found = found_for(retriever, questions, TOP_K)
+    ranks = [rank(passages, question) for question, passages in zip(questions, found, strict=True)]
+    return hit_rate(ranks, TOP_K)
 
 
 def asked_questions(options: Any, count: int) -> Iterator[str]:

@@ -17,8 +17,9 @@ from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Completion, Generate, StepMetrics
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Episode, Question, Trajectory
+from mrsearch.data.sample import sample_questions
 from mrsearch.errors import Interrupted, Outage
-from mrsearch.evaluate.run import evaluate, sample_questions
+from mrsearch.evaluate.run import evaluate
 from mrsearch.rollout.driver import SimpleDriver
 from mrsearch.rollout.play import Player
 from mrsearch.runs import RunFolder

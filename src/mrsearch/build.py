@@ -20,13 +20,14 @@ from mrsearch.core.ports import Retriever
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.demonstrations import Demonstration, load_demonstrations
-from mrsearch.data.questions import load_questions
+from mrsearch.data.sample import sample_questions
+from mrsearch.data.sets import read_questions
 from mrsearch.engine.learner import EmbeddedLearner
 from mrsearch.engine.model import LanguageModel
 from mrsearch.engine.rollout import EmbeddedDriver
 from mrsearch.engine.threads import choose_threads, usable_cores
 from mrsearch.errors import ConfigError, DataError
-from mrsearch.evaluate.run import evaluate, sample_questions
+from mrsearch.evaluate.run import evaluate
 from mrsearch.retrieval.bm25 import BM25Retriever, Words
 from mrsearch.retrieval.cache import CachedRetriever
 from mrsearch.retrieval.client import RemoteRetriever
@@ -151,10 +152,10 @@ def _token(config: RetrievalConfig) -> str:
 
 
 def questions(path: str, setting: str) -> list[Question]:
-    """The questions of a file named by a setting."""
+    """The questions of a file, or of a published set, named by a setting."""
     if not path:
-        raise ConfigError(f"{setting} is empty; name a file of questions (JSON lines)")
-    return load_questions(Path(path))
+        raise ConfigError(f"{setting} is empty; name a file of questions (JSON lines), or a set (mrsearch data list)")
+    return read_questions(path)
 
 
 def replay_demonstrations(
@@ -260,7 +261,7 @@ def validation(config: Config, player: Player) -> _Validation | None:
     """The evaluation that chooses the best checkpoint, where a validation set is named."""
     if not config.data.validation or not config.eval.every:
         return None
-    asked = sample_questions(load_questions(Path(config.data.validation)), config.eval.limit, seed=config.seed)
+    asked = sample_questions(read_questions(config.data.validation), config.eval.limit, seed=config.seed)
     plan = replace(config.plan, episodes=config.eval.episodes or config.plan.episodes)
     return _Validation(player, asked, plan)
 

@@ -291,3 +291,10 @@ class TestOnDisk:
         for thread in threads:
             thread.join()
         assert found == [True] * 4
+
+
+def test_words_that_every_question_has_are_no_words_but_names_are() -> None:
+    words = Words().analyzer()
+    assert words.analyze("which was it from, and whose were the others") == ["other"]
+    assert words.analyze("the who") == ["who"]
+    assert Words(language="").analyzer().analyze("which was") == ["which", "was"]

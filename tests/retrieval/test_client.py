@@ -21,7 +21,7 @@ from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
 from mrsearch.errors import ConfigError, RetrieverDown, RetrieverError
 from mrsearch.retrieval.client import RemoteRetriever
-from mrsearch.retrieval.transport import back_off, shorten
+from mrsearch.retrieval.transport import Transport, _Failure, back_off, shorten
 
 SECOND = 0.01
 """What stands for a second here: a deadline of 30 of them, a fault of 60."""
@@ -225,6 +225,17 @@ class TestFaults:
         server.stop()
         refused = "no connection: Connection refused"
         with client(server, deadline=0.1) as remote, pytest.raises(RetrieverDown, match=refused):
+            ask(remote, "a")
+
+    def test_a_try_that_had_no_time_left_does_not_hide_the_cause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        failures = iter([_Failure("no connection: refused")])
+
+        async def exchange(self: Transport, *_: object) -> object:
+            raise next(failures, _Failure("nothing within 0.0 s", brief=True))
+
+        monkeypatch.setattr(Transport, "_exchange", exchange)
+        remote = RemoteRetriever("http://127.0.0.1:1", deadline=0.1, pause=0.01)
+        with remote, pytest.raises(RetrieverDown, match="no connection: refused"):
             ask(remote, "a")
 
     def test_a_name_that_nobody_has_is_down(self) -> None:

@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = {
     "ask": "mrsearch.cli.ask",
     "index": "mrsearch.cli.index",
     "serve": "mrsearch.cli.serve",
+    "data": "mrsearch.cli.data",
     "settings": "mrsearch.cli.settings",
     "doctor": "mrsearch.cli.doctor",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -30,9 +31,12 @@ REQUIRED = (
 
 OPTIONAL = {
     "lora": ("train small adapters instead of all weights", ("peft",)),
-    "data": ("read parquet files", ("pyarrow",)),
+    "data": ("fetch question sets by name, read parquet files", ("datasets", "pyarrow")),
     "dense": ("search by meaning", ("sentence-transformers", "faiss-cpu")),
-    "server": ("serve an index", ("fastapi", "uvicorn", "prometheus-client")),
+    "server": (
+        "serve an index",
+        ("fastapi", "httptools", "prometheus-client", "uvicorn", *(() if sys.platform == "win32" else ("uvloop",))),
+    ),
 }
 """Extras by name: what they are for, and their packages."""
 

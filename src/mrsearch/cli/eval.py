@@ -63,7 +63,8 @@ def command(
     from mrsearch import __version__, build
     from mrsearch.cli.running import chosen_source, ready_config, silence_loading, waiting
     from mrsearch.config import load_config
-    from mrsearch.evaluate.run import evaluate, sample_questions
+    from mrsearch.data.sample import sample_questions
+    from mrsearch.evaluate.run import evaluate
     from mrsearch.evaluate.scores import score
     from mrsearch.runs import model_folder, run_of
 

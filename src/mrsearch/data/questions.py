@@ -7,6 +7,7 @@ set that silently lost rows gives another result. Knows nothing of passages.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,27 +28,55 @@ def load_questions(path: str | Path) -> list[Question]:
     Questions may repeat.
     """
     path = Path(path)
-    questions: list[Question] = []
-    rows: list[int] = []
-    for row, record in _read_parquet(path) if path.suffix == ".parquet" else _read_json(path):
-        try:
-            questions.append(_question(record))
-        except DataError as error:
-            raise DataError(f"{path}, row {row}: {error}") from None
-        rows.append(row)
+    questions, problems = scan_questions(path)
+    if problems:
+        raise DataError(problems[0])
     if not questions:
         raise DataError(
             f"{path} holds no questions; it needs one JSON object a line with: id, question, golden_answers"
         )
-    questions = _tell_sources_apart(questions)
-    seen: dict[str, int] = {}
-    for row, question in zip(rows, questions, strict=True):
-        if question.id in seen:
-            raise DataError(
-                f"{path}, row {row}: id {question.id!r} is that of row {seen[question.id]} too; give each row its own"
-            )
-        seen[question.id] = row
     return questions
+
+
+def scan_questions(path: str | Path) -> tuple[list[Question], list[str]]:
+    """The usable questions of a file, as `load_questions` reads them, and what is wrong with each other row.
+
+    `DataError` only where the file itself cannot be read.
+    """
+    path = Path(path)
+    found = _read_parquet(path) if path.suffix == ".parquet" else _read_json(path)
+    return questions_from_records(found, str(path))
+
+
+def questions_from_records(records: Iterable[tuple[int, Any]], source: str) -> tuple[list[Question], list[str]]:
+    """Questions of numbered records, whose ids are unique, and a sentence for each record that is none."""
+    numbered: list[tuple[int, Question]] = []
+    problems: list[str] = []
+    for row, record in records:
+        try:
+            numbered.append((row, _question(record)))
+        except DataError as error:
+            problems.append(f"{source}, row {row}: {error}")
+    kept: list[Question] = []
+    seen: dict[str, int] = {}
+    apart = _tell_sources_apart([question for _, question in numbered])
+    for (row, _), question in zip(numbered, apart, strict=True):
+        if question.id in seen:
+            problems.append(
+                f"{source}, row {row}: id {question.id!r} is that of row {seen[question.id]} too; give each row its own"
+            )
+            continue
+        seen[question.id] = row
+        kept.append(question)
+    return kept, problems
+
+
+def digest_of(questions: Iterable[Question]) -> str:
+    """A short hash of questions, golden answers and their order, wherever they were read from."""
+    digest = hashlib.sha256()
+    for question in questions:
+        digest.update(json.dumps(asdict(question), sort_keys=True).encode())
+    return digest.hexdigest()[:16]
 
 
 def save_questions(path: str | Path, questions: Iterable[Question]) -> None:

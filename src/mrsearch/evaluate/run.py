@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Sampling
 from mrsearch.core.types import Question, Trajectory
@@ -38,11 +36,3 @@ def evaluate(
     values = summarize(trajectories, plan.episodes)
     values["count/near_ties"] = stats.counters["near_ties"]
     return Evaluation(trajectories, values, stats)
-
-
-def sample_questions(questions: Sequence[Question], limit: int, *, seed: int) -> list[Question]:
-    """A seeded sample in the set's own order; all of them where `limit` is 0 or larger than the set."""
-    if not 0 < limit < len(questions):
-        return list(questions)
-    chosen = np.random.default_rng(seed).choice(len(questions), size=limit, replace=False)
-    return [questions[index] for index in sorted(chosen)]

@@ -190,6 +190,7 @@ class Transport:
         tries = rounds = suspicious = 0
         tried: set[_Replica] = set()
         refused: set[_Replica] = set()
+        told: _Failure | None = None
         while True:
             replica = self._choose(live, replicas, tried)
             tries += 1
@@ -209,6 +210,8 @@ class Transport:
                 refused.add(replica)
                 if len(refused) == len(replicas):
                     raise Refused(f"{replica.shown}{ask.path} {failure}", failure.status)
+            if told is None or not failure.brief:
+                told = failure
             suspicious += failure.suspicious
             if failure.suspicious and suspicious % SUSPECT_AFTER == 0:
                 await self._blame(live, ask, replica, tries, failure, until)
@@ -222,7 +225,7 @@ class Transport:
                 where = ", ".join(replica.shown for replica in replicas)
                 raise RetrieverDown(
                     f"no answer from {where} after {tries} {'try' if tries == 1 else 'tries'} in "
-                    f"{now() - started:.1f} s (the last: {failure}); {self._hint}"
+                    f"{now() - started:.1f} s (the last: {told}); {self._hint}"
                 )
             rounds += 1
             self.counters["retries"] += 1
@@ -296,7 +299,10 @@ class Transport:
                 response, body = await self._receive(live, ask, replica.url)
         except TimeoutError:
             waited = live.loop.time() - started
-            raise _Failure(f"nothing, or not all of an answer, within {waited:.1f} s", suspicious=True) from None
+            # A try gets a tenth of the deadline, unless less was left.
+            brief = waited < 0.09 * self._deadline
+            cause = f"nothing, or not all of an answer, within {waited:.1f} s"
+            raise _Failure(cause, suspicious=not brief, brief=brief) from None
         if response.status_code != 200:
             raise _status_failure(response.status_code, response.headers, body)
         try:
@@ -356,7 +362,8 @@ class _Failure(Exception):
     """A try without an answer, and what that says: of the request, of the server, of when to come back.
 
     final: the server says that the request is wrong. refused: it turns any away.
-    suspicious: it may be the request. status: that of the answer, if there was one.
+    suspicious: it may be the request. brief: it had too little time to tell. status: that of the answer, if there
+    was one.
     """
 
     def __init__(
@@ -366,6 +373,7 @@ class _Failure(Exception):
         final: bool = False,
         refused: bool = False,
         suspicious: bool = False,
+        brief: bool = False,
         status: int = 0,
         retry_after: float = 0.0,
     ) -> None:
@@ -373,6 +381,7 @@ class _Failure(Exception):
         self.final = final
         self.refused = refused
         self.suspicious = suspicious
+        self.brief = brief
         self.status = status
         self.retry_after = retry_after
 
