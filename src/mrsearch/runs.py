@@ -237,6 +237,24 @@ class RunFolder:
         return Checkpoint(state["step"], folder, state)
 
 
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """A result of `mrsearch eval`: that of a file, or the latest of a run; `DataError` where there is none."""
+    if path.is_dir():
+        found = sorted((path / "eval").glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+        if not found:
+            raise DataError(f"{path} has no evaluations; make one with: mrsearch eval {path}")
+        path = found[-1]
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}; name a result of mrsearch eval, or a run folder") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); evaluate again") from None
+    if not isinstance(result, dict) or not {"answers", "episodes", "data"} <= set(result):
+        raise DataError(f"{path} is no result of this version of mrsearch eval; evaluate again")
+    return {"file": str(path), **result}
+
+
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """The meta-episodes of one file of records, plain or .gz; `DataError` names the row."""
     for row, record in read_rows(path):

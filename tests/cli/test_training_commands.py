@@ -130,8 +130,8 @@ def test_a_second_run_in_the_same_folder_is_refused(run: Path) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_evaluation_shows_a_table_and_keeps_every_answer(run: Path) -> None:
-    done = mrsearch("eval", str(run), "--episodes", "4", "--limit", "5", "--json")
+def test_evaluation_shows_a_table_and_keeps_every_answer(run: Path, tmp_path: Path) -> None:
+    done = mrsearch("eval", str(run), "--episodes", "4", "--limit", "5", "--out", str(tmp_path / "r.json"), "--json")
     assert done.returncode == 0, done.stderr
     assert "ep 4" in done.stdout
     report = json.loads(done.stdout.splitlines()[-1])
@@ -139,14 +139,18 @@ def test_evaluation_shows_a_table_and_keeps_every_answer(run: Path) -> None:
     assert len(report["answers"]) == 5
     (kept,) = (run / "eval").glob("validation-4-episodes-t0-*.json")
     assert kept.name in done.stderr
-    assert json.loads(kept.read_text())["values"] == report["values"]
+    assert json.loads(kept.read_text()) == json.loads((tmp_path / "r.json").read_text()) == report
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:5]] == ["em", "95", "f1", "95"]
+    for metric in ("em", "f1"):
+        for episode, (low, high) in enumerate(report["intervals"][metric], start=1):
+            assert low <= report["values"][f"{metric}/{episode}"] <= high
     keys = list(report)
     assert keys.index("values") < keys.index("settings")
     asked = [json.loads(line) for line in (run / "world" / "validation.jsonl").read_text().splitlines()]
     golds = {row["question"]: row["golden_answers"] for row in asked}
     for row in report["answers"]:
         assert row["golden_answers"] == golds[row["question"]]
-        assert len(row["em"]) == 4
+        assert len(row["em"]) == len(row["f1"]) == 4
         assert len(row["searches"]) == len(row["answers"])
     assert sum(row["em"][0] for row in report["answers"]) / 5 == report["values"]["em/1"]
 

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "quickstart": "mrsearch.cli.quickstart",
     "train": "mrsearch.cli.train",
     "eval": "mrsearch.cli.eval",
+    "compare": "mrsearch.cli.compare",
     "ask": "mrsearch.cli.ask",
     "index": "mrsearch.cli.index",
     "serve": "mrsearch.cli.serve",

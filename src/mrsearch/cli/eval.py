@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mrsearch.cli.output import JsonFlag, print_json, print_table, stderr_console
+from mrsearch.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from mrsearch.config import Config
 
 LOSSES = (
@@ -43,14 +46,16 @@ def command(
     episodes: Annotated[int, typer.Option(help="Episodes to play; by default as many as the plan has.")] = 0,
     limit: Annotated[int, typer.Option(min=0, help="Questions, as a seeded sample; 0 takes all.")] = 0,
     temperature: Annotated[float, typer.Option(help="Short for sampling.temperature; 0 is greedy.")] = 0.0,
+    out: Annotated[Path | None, typer.Option(help="File for the result, settings and answers (JSON).")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Play every question of a set once, and show scores by episode.
 
     Greedy unless told otherwise. With a run folder, or a checkpoint in it, the
     result is also kept in the run's eval/ folder, every setting and every answer
-    with it; other settings give another file. What was cut or failed is counted
-    under the table.
+    with it; other settings give another file; mrsearch compare takes two of them.
+    Bounds of EM and F1 are those of a bootstrap over questions, at 95 %. What was
+    cut or failed is counted under the table.
 
     \b
     Examples:
@@ -63,12 +68,15 @@ def command(
     from mrsearch import __version__, build
     from mrsearch.cli.running import chosen_source, ready_config, silence_loading, waiting
     from mrsearch.config import load_config
+    from mrsearch.data.questions import digest_of
     from mrsearch.data.sample import sample_questions
     from mrsearch.evaluate.run import evaluate
     from mrsearch.evaluate.scores import score
-    from mrsearch.runs import model_folder, run_of
+    from mrsearch.runs import finite, model_folder, run_of, write_atomically
 
     console = stderr_console()
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"there is no folder {out.parent} for --out {out}; make it first")
     folder = model_folder(Path(model))
     run = run_of(Path(model))
     base: dict[str, dict[str, Any]] = ready_config(run, console).as_dict() if run else {}
@@ -92,7 +100,13 @@ def command(
 
     metrics = ("em", "f1", "success_at", "answered", "searches", "tokens")
     curves = {metric: found.curve(metric) for metric in metrics}
-    rows = [(metric, *(f"{value:.3f}" for value in curve)) for metric, curve in curves.items()]
+    scores = score(found.trajectories, plan.episodes)
+    intervals = {metric: by_episode(getattr(scores, metric)) for metric in ("em", "f1")}
+    rows = []
+    for metric, curve in curves.items():
+        rows.append((metric, *(f"{value:.3f}" for value in curve)))
+        if metric in intervals:
+            rows.append(("  95 %", *(f"{low:.3f}-{high:.3f}" for low, high in intervals[metric])))
     print_table((f"{len(asked)} questions", *(f"ep {n + 1}" for n in range(plan.episodes))), rows)
     for line in losses(found.values, len(asked)):
         print(line)
@@ -104,6 +118,8 @@ def command(
         "temperature": sampling.temperature,
         "episodes": plan.episodes,
         "values": found.values,
+        "intervals": intervals,
+        "data": digest_of(asked),
         "settings": config.as_dict(),
         "answers": [
             {
@@ -111,18 +127,29 @@ def command(
                 "question": played.question.question,
                 "golden_answers": played.question.golden_answers,
                 "answers": [episode.answer for episode in played.episodes],
-                "em": em.tolist(),
+                "em": scores.em[row].tolist(),
+                "f1": scores.f1[row].tolist(),
                 "searches": [episode.searches for episode in played.episodes],
                 "ended": played.finish_reason,
             }
-            for played, em in zip(found.trajectories, score(found.trajectories, plan.episodes).em, strict=True)
+            for row, played in enumerate(found.trajectories)
         ],
     }
     if run:
         path = run.write_evaluation(evaluation_name(config, limit), result)
         console.print(f"Kept in {path}.", soft_wrap=True)
+    if out is not None:
+        write_atomically(out, json.dumps(finite(result), indent=1, ensure_ascii=False, allow_nan=False))
     if as_json:
         print_json(result)
+
+
+def by_episode(scores: np.ndarray) -> list[tuple[float, float]]:
+    """Bounds of the mean of scores [B, N] at each episode, at 95 %."""
+    from mrsearch.evaluate.intervals import bootstrap
+
+    found = [bootstrap(column) for column in scores.T] if len(scores) else []
+    return [(round(interval.low, 4), round(interval.high, 4)) for interval in found]
 
 
 def losses(values: Mapping[str, float], played: int) -> list[str]:
