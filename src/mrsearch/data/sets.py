@@ -50,8 +50,6 @@ SETS: Mapping[str, PublishedSet] = {
 }
 """The eight benchmarks of the paper, then what it trains on."""
 
-BENCHMARKS = tuple(name for name in SETS if not name.endswith("-train"))
-
 
 def read_questions(name: str) -> list[Question]:
     """Questions of a file, or of published sets by name (`hotpotqa`, `nq-train+hotpotqa-train`); files go first."""
