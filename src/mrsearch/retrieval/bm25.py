@@ -60,8 +60,8 @@ _HEAP = 256_000_000
 _SPARE = 1
 """Hits that are fetched beyond `top_k`, to see whether the last place is tied: each more is passed over more slowly."""
 
-Hit: TypeAlias = tuple[float, int]
-"""Score and row."""
+Hit: TypeAlias = tuple[float, tantivy.DocAddress]
+"""Score, and where in the index the passage stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,35 +186,52 @@ class BM25Retriever:
 
     def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
         """Up to `top_k` passages that share a word with each query, best first, ties in the order of the corpus."""
-        if len(requests) == 1:
-            return [self._find(requests[0])]
-        return list(self._threads.map(self._find, requests))
+        limits = [min(request.top_k, len(self._passages)) for request in requests]
+        queries = [self._query(request) for request in requests]
+        # The threads do nothing but search, which is all that the library does without Python's lock.
+        return [self._passages_of(hits, limit) for hits, limit in zip(self._hits(queries, limits), limits, strict=True)]
 
-    def _find(self, request: Search) -> list[Passage]:
+    def _query(self, request: Search) -> tantivy.Query | None:
         words = self._analyzer.analyze(plain(request.query))
-        top_k = min(request.top_k, len(self._passages))
-        if not words or top_k <= 0:
-            return []
-        found = []
-        query = tantivy.Query.boolean_query([self._clause(word, count) for word, count in Counter(words).items()])
-        for score, row in self._best(query, top_k):
-            passage = self._passages[row]
-            found.append(Passage(passage.id, passage.title, passage.text, score))
-        return found
+        if not words:
+            return None
+        return tantivy.Query.boolean_query([self._clause(word, count) for word, count in Counter(words).items()])
 
     def _clause(self, word: str, count: int) -> tuple[tantivy.Occur, tantivy.Query]:
         query = tantivy.Query.term_query(self._schema, "words", word, index_option="freq")
         return tantivy.Occur.Should, query if count == 1 else tantivy.Query.boost_query(query, count)
 
+    def _hits(self, queries: Sequence[tantivy.Query | None], limits: Sequence[int]) -> list[list[Hit]]:
+        found: list[list[Hit]] = [[] for _ in queries]
+        left = iter([(row, query) for row, query in enumerate(queries) if query is not None and limits[row] > 0])
+
+        def work(_: int = 0) -> None:
+            for row, query in left:  # each thread takes the next, since some take far longer than others
+                found[row] = self._best(query, limits[row])
+
+        threads = min(len(queries), os.cpu_count() or 1)
+        if threads == 1:
+            work()
+        else:
+            list(self._threads.map(work, range(threads)))
+        return found
+
     def _best(self, query: tantivy.Query, top_k: int) -> list[Hit]:
-        """The best hits, the earlier row first where scores are equal."""
+        """At least the best hits, and all that tie with the last of them."""
         limit = top_k + _SPARE
         while True:
-            hits = self._searcher.search(query, limit=limit, count=False).hits
+            hits: list[Hit] = self._searcher.search(query, limit=limit, count=False).hits
             # The library orders ties by its own segments: fetch until the last place has no tie beyond.
             if len(hits) < limit or hits[-1][0] < hits[top_k - 1][0]:
-                break
+                return hits
             limit *= 4
+
+    def _passages_of(self, hits: Sequence[Hit], top_k: int) -> list[Passage]:
+        """The passages of the best hits, the earlier row first where scores are equal."""
         rows = self._searcher.fast_field_values("row", [address for _, address in hits])
-        found = [(score, int(row or 0)) for (score, _), row in zip(hits, rows, strict=True)]
-        return sorted(found, key=lambda hit: (-hit[0], hit[1]))[:top_k]
+        scored = [(score, int(row or 0)) for (score, _), row in zip(hits, rows, strict=True)]
+        found = []
+        for score, row in sorted(scored, key=lambda hit: (-hit[0], hit[1]))[:top_k]:
+            passage = self._passages[row]
+            found.append(Passage(passage.id, passage.title, passage.text, score))
+        return found
