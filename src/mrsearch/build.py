@@ -12,11 +12,11 @@ from typing import Literal
 
 import torch
 
-from mrsearch.codec import HFCodec
+from mrsearch.codec import HFCodec, byte_tokenizer
 from mrsearch.config import SOURCES, Config, EngineConfig, RetrievalConfig, check_training
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
-from mrsearch.core.ports import Retriever
+from mrsearch.core.ports import Policy, Retriever
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.demonstrations import Demonstration, load_demonstrations
@@ -24,7 +24,7 @@ from mrsearch.data.sample import sample_questions
 from mrsearch.data.sets import read_questions
 from mrsearch.engine.learner import EmbeddedLearner
 from mrsearch.engine.model import LanguageModel
-from mrsearch.engine.rollout import EmbeddedDriver
+from mrsearch.engine.rollout import EmbeddedDriver, EmbeddedPolicy
 from mrsearch.engine.threads import choose_threads, usable_cores
 from mrsearch.errors import ConfigError, DataError
 from mrsearch.evaluate.run import evaluate
@@ -38,6 +38,11 @@ from mrsearch.retrieval.kept import KeptRetriever
 from mrsearch.retrieval.patience import PatientRetriever
 from mrsearch.retrieval.rerank import RerankingRetriever
 from mrsearch.retrieval.web import WebRetriever
+from mrsearch.rollout.concurrent import ConcurrentDriver
+from mrsearch.rollout.condense import CondensingRetriever
+from mrsearch.rollout.driver import Driver, SimpleDriver
+from mrsearch.rollout.endpoint import EndpointPolicy
+from mrsearch.rollout.known import KNOWING, KnowingPolicy
 from mrsearch.rollout.play import Player
 from mrsearch.rollout.scripted import replay
 from mrsearch.train import Hooks, ReinforcementStage, Stage, SupervisedStage
@@ -223,7 +228,79 @@ def player(config: Config, model: LanguageModel, codec: HFCodec, retriever: Retr
 
 def player_of(config: Config, waiting: Waiting | None = None) -> Player:
     """Load the model, its tokenizer and the retriever that the settings name, ready to play."""
-    return player(config, language_model(config), codec(config), retriever(config.retrieval, waiting))
+    return Agent.load(config, retriever(config.retrieval, waiting)).player()
+
+
+KNOWING_PREFIX = "known:"
+"""`known:gold` and the like stand for agents that know the questions, in the place of a model."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A policy on whichever engine, with its tokenizer and what finds passages for it.
+
+    Without a policy it is one of the agents that know the questions, by the name in `model.path`.
+    """
+
+    config: Config
+    codec: HFCodec
+    policy: LanguageModel | EndpointPolicy | None
+    retriever: Retriever
+
+    @classmethod
+    def load(cls, config: Config, retriever: Retriever) -> Agent:
+        """Load the model, or find the endpoint, that the settings name."""
+        engine = config.engine
+        if config.model.path.startswith(KNOWING_PREFIX):
+            if config.model.path.removeprefix(KNOWING_PREFIX) not in KNOWING:
+                raise ConfigError(
+                    f"there is no agent {config.model.path}; known are "
+                    + ", ".join(f"{KNOWING_PREFIX}{name}" for name in KNOWING)
+                )
+            return cls(config, HFCodec(byte_tokenizer(), config.prompts), None, retriever)
+        if engine.kind == "embedded":
+            return cls(config, codec(config), language_model(config), retriever)
+        tokenizer = codec(config)
+        policy = EndpointPolicy(
+            engine.url,
+            tokenizer,
+            model=engine.served_model,
+            token=os.environ.get(engine.token_env, "") if engine.token_env else "",
+            deadline=engine.deadline_s,
+            connections=engine.rows,
+        )
+        return cls(config, tokenizer, policy, retriever)
+
+    def player(self, questions: Sequence[Question] = (), *, condense: bool = False) -> Player:
+        """What plays meta-episodes; with `condense` the policy condenses passages before they are shown.
+
+        `questions` are for the agents that know them, by their place.
+        """
+        retriever = self.retriever
+        if self.policy is None:
+            turn = KNOWING[self.config.model.path.removeprefix(KNOWING_PREFIX)]
+            knowing = KnowingPolicy(self.codec, self.codec, questions, turn)
+            return Player(SimpleDriver(knowing, retriever), self.codec, self.config.prompts)
+        if condense:
+            plan = self.config.plan
+            retriever = CondensingRetriever(
+                retriever,
+                self._turns(self.policy),
+                self.codec,
+                prompt=self.config.prompts.condense,
+                tokens=plan.turn_tokens,
+                observation_tokens=plan.observation_tokens,
+            )
+        if isinstance(self.policy, EndpointPolicy):
+            driver: Driver = ConcurrentDriver(self.policy, retriever, rows=self.config.engine.rows)
+        else:
+            # Passages that the model condenses are generated by the same model, which cannot do both at once.
+            overlap = self.config.engine.overlap and not condense
+            driver = EmbeddedDriver(self.policy, self.codec, retriever, rows=self.config.engine.rows, overlap=overlap)
+        return Player(driver, self.codec, self.config.prompts)
+
+    def _turns(self, policy: LanguageModel | EndpointPolicy) -> Policy:
+        return policy if isinstance(policy, EndpointPolicy) else EmbeddedPolicy(policy, self.codec)
 
 
 @dataclass(frozen=True)
@@ -237,6 +314,7 @@ class Training:
 
 def training(config: Config, waiting: Waiting | None = None) -> Training:
     """Load and connect everything that a run's settings name."""
+    check_training(config)
     codec_ = codec(config)
     model = language_model(config)
     learner = embedded_learner(config, model, codec_)
@@ -251,7 +329,6 @@ def training(config: Config, waiting: Waiting | None = None) -> Training:
             return Training(stage, learner, Hooks())
         player_ = player(config, model, codec_, retriever(config.retrieval, waiting))
     else:
-        check_training(config)
         player_ = player(config, model, codec_, retriever(config.retrieval, waiting))
         stage = ReinforcementStage(config, questions(config.data.train, "data.train"), player_, learner)
     return Training(stage, learner, Hooks(evaluate=validation(config, player_)))

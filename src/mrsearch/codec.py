@@ -192,6 +192,11 @@ class HFCodec:
         """A turn's text as the policy would write it; for demonstrations and scripted policies."""
         return self._text.trusted(text)
 
+    @property
+    def end_id(self) -> int | None:
+        """The id by which a turn ends: what the template writes there, else the end of text; None without either."""
+        return self._eos if self._user.ended_by is None else self._user.ended_by
+
     def ends_turn(self, token: int) -> bool:
         """Whether this id ends the policy's turn (end-of-text or the template's end of a message)."""
         return token in self.end_ids
@@ -299,6 +304,20 @@ class HFCodec:
             if not self.decode(ids[max(0, len(ids) - dropped - 8) : len(ids) - dropped]).endswith("\ufffd"):
                 return ids[: len(ids) - dropped]
         return ids  # the text itself has that character
+
+
+def byte_tokenizer() -> Any:
+    """A tokenizer that needs no files: each byte of UTF-8 is a token. For policies that are no language models."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    end = "<|end|>"
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: place for place, sign in enumerate([end, *alphabet])}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    made: Any = PreTrainedTokenizerFast
+    return made(tokenizer_object=tokenizer, eos_token=end, pad_token=end, clean_up_tokenization_spaces=False)
 
 
 def common_share(lengths: Sequence[int], room: int) -> int:

@@ -52,14 +52,22 @@ class ModelConfig:
 class EngineConfig:
     """What computes, and how much at once."""
 
-    kind: Literal["embedded"] = "embedded"
-    """The engine: this machine."""
+    kind: Literal["embedded", "endpoint"] = "embedded"
+    """The engine: this machine, or an OpenAI-compatible completions endpoint, which evaluates and does not train."""
+    url: str = ""
+    """URL of the endpoint, for `endpoint`; `model.path` then names its tokenizer."""
+    served_model: str = ""
+    """The model's name at the endpoint; empty takes the only one that it serves."""
+    deadline_s: float = 600.0
+    """Seconds that a turn may take at the endpoint, retries included."""
+    token_env: str = "MRSEARCH_ENDPOINT_TOKEN"
+    """Environment variable that holds the endpoint's bearer token, where it asks for one."""
     device: str = "auto"
     """`cpu`, `cuda`, `mps`; `auto` takes what is there."""
     threads: int = 0
     """Threads of torch on the CPU; 0 chooses by the size of the model and the cores."""
     rows: int = 256
-    """Most windows generated together."""
+    """Most windows generated together, or turns asked of the endpoint at once."""
     overlap: bool = True
     """Search for one half of the rows while the other half generates."""
     micro_batch_tokens: int = 16384
@@ -465,8 +473,11 @@ def _check(config: Config) -> None:
             f"plan.window_tokens is {config.plan.window_tokens}, no room for one turn ({config.plan.turn_tokens}) "
             f"and one observation ({config.plan.observation_tokens})"
         )
-    if "{question}" not in config.prompts.question:
-        raise ConfigError("prompts.question has no {question}: the policy would never see what is asked")
+    for name in ("question", "direct", "cot", "rag", "ircot", "condense"):
+        if "{question}" not in getattr(config.prompts, name):
+            raise ConfigError(f"prompts.{name} has no {{question}}: the policy would never see what is asked")
+    if config.engine.kind == "endpoint" and not config.engine.url:
+        raise ConfigError("engine.kind is endpoint and engine.url is empty; write it as http://127.0.0.1:8000")
     if config.train.group_size < 2:
         raise ConfigError(
             f"train.group_size is {config.train.group_size}; a group of one has no baseline, take at least 2"
@@ -479,7 +490,13 @@ _SHARE = (0.0, 1.0)
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "": {"seed": _ANY},
     "model": {"lora_rank": _ANY, "lora_alpha": _POSITIVE},
-    "engine": {"threads": _ANY, "rows": _POSITIVE, "micro_batch_tokens": _POSITIVE, "logit_chunk": _ANY},
+    "engine": {
+        "threads": _ANY,
+        "rows": _POSITIVE,
+        "deadline_s": (0.001, math.inf),
+        "micro_batch_tokens": _POSITIVE,
+        "logit_chunk": _ANY,
+    },
     "retrieval": {"title_weight": _ANY, "rerank_depth": _POSITIVE, "cache": _ANY, "deadline_s": (0.001, math.inf)},
     "sampling": {"temperature": _ANY, "top_p": _SHARE, "top_k": _ANY},
     "credit": {"gamma": _SHARE, "cost": _ANY},
@@ -518,7 +535,9 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def check_training(config: Config) -> None:
-    """What training by reinforcement asks of the settings, beyond what any use of them does; nothing of other kinds."""
+    """What training asks of the settings, beyond what any use of them does: most of it of reinforcement alone."""
+    if config.engine.kind == "endpoint":
+        raise ConfigError("engine.kind is endpoint, which has no weights to train; train with engine=embedded")
     if config.train.kind != "rl":
         return
     if config.train.updates > config.train.questions:

@@ -134,12 +134,13 @@ def test_evaluation_shows_a_table_and_keeps_every_answer(run: Path, tmp_path: Pa
     done = mrsearch("eval", str(run), "--episodes", "4", "--limit", "5", "--out", str(tmp_path / "r.json"), "--json")
     assert done.returncode == 0, done.stderr
     assert "ep 4" in done.stdout
-    report = json.loads(done.stdout.splitlines()[-1])
+    (report,) = json.loads(done.stdout.splitlines()[-1])["results"]
     assert report["questions"] == 5
     assert len(report["answers"]) == 5
-    (kept,) = (run / "eval").glob("validation-4-episodes-t0-*.json")
+    (kept,) = (run / "eval").glob("validation-reflect-4-t0-*[0-9a-f].json")
     assert kept.name in done.stderr
-    assert json.loads(kept.read_text()) == json.loads((tmp_path / "r.json").read_text()) == report
+    assert json.loads(kept.read_text()) == json.loads((tmp_path / "r.json").read_text())
+    assert {**json.loads(kept.read_text()), "agent": "small", "seconds": report["seconds"]} == report
     assert [line.split()[0] for line in done.stdout.splitlines()[1:5]] == ["em", "95", "f1", "95"]
     for metric in ("em", "f1"):
         for episode, (low, high) in enumerate(report["intervals"][metric], start=1):
@@ -160,10 +161,10 @@ def test_a_checkpoint_is_evaluated_and_asked_with_the_settings_of_its_run(run: P
     folder = tmp_path / "run" / "checkpoints" / "step-000003"
     done = mrsearch("eval", str(folder), "--limit", "2", "plan.window_tokens=64", "--json")
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    (report,) = json.loads(done.stdout.splitlines()[-1])["results"]
     assert report["model"] == str(folder)
     assert report["settings"]["data"]["validation"] == str(tmp_path / "run" / "world" / "validation.jsonl")
-    assert str(tmp_path / "run" / "eval" / "validation-3-episodes") in done.stderr
+    assert str(tmp_path / "run" / "eval" / "validation-reflect-3-") in done.stderr
     assert "2 of 2 meta-episodes ended with a full window; raise plan.window_tokens\n" in done.stdout
     done = mrsearch("ask", report["answers"][0]["question"], "--run", str(folder), "--json")
     assert done.returncode == 0, done.stderr
@@ -190,7 +191,7 @@ def test_a_model_and_a_question_file_may_have_numbers_as_names_and_be_sampled_fr
     sampling = ["--temperature", "0.7", "sampling.top_p=0.9", "plan.stop_when_stable=true"]
     done = mrsearch("eval", "123", "--data", "7", "--corpus", "1e3", *budgets, *sampling, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    (report,) = json.loads(done.stdout.splitlines()[-1])["results"]
     assert (report["model"], report["questions"], report["temperature"]) == ("123", 12, 0.7)
     assert report["settings"]["sampling"]["top_p"] == 0.9
     assert report["settings"]["plan"]["stop_when_stable"] is True

@@ -21,7 +21,7 @@ from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
 from mrsearch.errors import ConfigError, RetrieverDown, RetrieverError
 from mrsearch.retrieval.client import RemoteRetriever
-from mrsearch.retrieval.transport import Transport, _Failure, back_off, shorten
+from mrsearch.transport import Transport, _Failure, back_off, shorten
 
 SECOND = 0.01
 """What stands for a second here: a deadline of 30 of them, a fault of 60."""
@@ -142,7 +142,7 @@ class TestSearch:
             while not server.bodies:
                 time.sleep(0.001)
             remote.close()
-            with pytest.raises(RetrieverError, match="closed during a search"):
+            with pytest.raises(RetrieverError, match="closed during a call"):
                 waiting.result(timeout=5)
 
     def test_an_interrupted_search_ends_at_once_and_leaves_nothing_running(self) -> None:

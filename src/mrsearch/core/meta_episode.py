@@ -23,7 +23,7 @@ from typing import Literal
 
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Codec, Completion, Generate, Sampling, Search
-from mrsearch.core.protocol import STOP, Prompts, first_stop_end, parse_turn
+from mrsearch.core.protocol import Prompts, first_stop_end, parse_turn, stops
 from mrsearch.core.rewards import exact_match
 from mrsearch.core.types import (
     Action,
@@ -82,6 +82,8 @@ class MetaEpisode:
         self._episodes: list[Episode] = []
         self._finish_reason: MetaEnd | None = None
         self._counters: Counter[str] = Counter()
+        self._lookup: tuple[Passage, ...] | None = None
+        self._stop = stops(plan.query)
         self._turns_played = 0
         self._seen = 0  # ids of the current window that an earlier request carried
         self._after_end = False  # the last turn closed itself with an end-of-turn token
@@ -119,6 +121,7 @@ class MetaEpisode:
             windows=self._windows,
             finish_reason=self._finish_reason,
             counters=self._counters,
+            lookup=self._lookup,
         )
 
     # -- episodes -----------------------------------------------------------------------------
@@ -127,7 +130,8 @@ class MetaEpisode:
         """Open the next episode: in a new window, or behind a prompt in the one that goes on."""
         number = len(self._episodes) + 1
         prompt = self._plan.prompt(self._prompts, number)
-        if self._plan.searches == 0:
+        looks_up = self._plan.lookup and number == 1
+        if self._plan.searches == 0 and not looks_up:
             prompt += self._prompts.last_call
         if number == 1:
             window, start = Window(), self._codec.opening(prompt, self.question)
@@ -144,7 +148,10 @@ class MetaEpisode:
         self._episodes.append(Episode(number))
         if self._place(start):
             self._episode_start = len(window)
-            self._ask_for_turn()
+            if looks_up:
+                self.need = Search(self.question.question, self._plan.top_k)
+            else:
+                self._ask_for_turn()
 
     def _short_context(self, number: int) -> Window:
         """A window with the question and the last episode as context: nothing in it is trained a second time."""
@@ -186,7 +193,7 @@ class MetaEpisode:
             ids=window.ids,
             new_from=self._seen,
             max_tokens=min(self._plan.turn_tokens, self._plan.window_tokens - len(window)),
-            stop=STOP,
+            stop=self._stop,
             sampling=self._sampling,
             seed=derive_seed(*self._seed, self._group, self._member, self._turns_played),
         )
@@ -200,7 +207,7 @@ class MetaEpisode:
         self._turns_played += 1
         self._after_end = bool(ids) and self._codec.ends_turn(ids[-1])
 
-        parsed = parse_turn(text, cut=len(ids) < len(completion.ids))
+        parsed = parse_turn(text, cut=len(ids) < len(completion.ids), query=self._plan.query)
         ran_out = completion.finish_reason == "length" or len(completion.ids) > max_tokens
         turn_end: TurnEnd = parsed.action.kind
         if parsed.action.kind == "invalid" and ran_out:
@@ -231,14 +238,18 @@ class MetaEpisode:
             )
 
     def _take_passages(self, passages: tuple[Passage, ...]) -> None:
-        turn = self._episodes[-1].turns[-1]
+        turns = self._episodes[-1].turns
         observation = self._codec.observation(
             passages, self._plan.observation_tokens, note=self._last_call(), after_end=self._after_end
         )
         if not self._place(observation.ids):
             return  # the policy never saw the passages
-        turn.passages = passages
-        self._counters["searches"] += 1
+        if turns:
+            turns[-1].passages = passages
+            self._counters["searches"] += 1
+        else:
+            self._lookup = passages
+            self._counters["lookups"] += 1
         self._counters["empty_searches"] += not passages
         self._counters["cut_passages"] += observation.cut_passages
         self._counters["cut_passage_tokens"] += observation.cut_tokens
@@ -257,12 +268,12 @@ class MetaEpisode:
         ids = completion.ids[:max_tokens]
         self._counters["tokens_over_limit"] += len(completion.ids) - len(ids)
         text = self._codec.decode(ids)
-        if first_stop_end(text) is None or first_stop_end(self._codec.decode(ids[:-1])) is None:
+        if first_stop_end(text, self._stop) is None or first_stop_end(self._codec.decode(ids[:-1]), self._stop) is None:
             return ids, text
         complete, incomplete = len(ids) - 1, 0  # the tag is complete after the former number of tokens
         while complete - incomplete > 1:
             middle = (complete + incomplete) // 2
-            if first_stop_end(self._codec.decode(ids[:middle])) is None:
+            if first_stop_end(self._codec.decode(ids[:middle]), self._stop) is None:
                 incomplete = middle
             else:
                 complete = middle

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mrsearch.core.protocol import Prompts
+from mrsearch.core.protocol import Prompts, QueryFrom
 from mrsearch.errors import ConfigError
 
 Opening = Literal["reflection", "explore", "continuation"]
@@ -25,6 +25,10 @@ class Plan:
     """K, the searches of an episode; an episode has at most K + 1 turns."""
     top_k: int = 3
     """Passages that a search brings."""
+    lookup: bool = False
+    """Search for the question itself before the first turn; it takes none of the searches."""
+    query: QueryFrom = "search"
+    """What a search looks for: the text between search tags, or each thought."""
     turn_tokens: int = 1024
     """Most tokens of one turn."""
     observation_tokens: int = 1024

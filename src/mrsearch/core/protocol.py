@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from mrsearch.core.types import Action, Passage
 
+QueryFrom = Literal["search", "thought"]
+"""What a search looks for: the text between search tags, or (IRCoT) the thought itself."""
+
 STOP = ("</search>", "</answer>")
 """Generation stops at the token that completes one of these."""
+THOUGHT_STOP = ("</think>", "</answer>")
+"""The same where a thought is a query."""
 
 _PAIR = re.compile(r"<(search|answer)>((?:(?!<\1>).)*?)</\1>", re.DOTALL)
-_CLOSING = re.compile("|".join(re.escape(tag) for tag in STOP))
+_CLOSING: dict[tuple[str, ...], re.Pattern[str]] = {
+    stop: re.compile("|".join(map(re.escape, stop))) for stop in (STOP, THOUGHT_STOP)
+}
 _NO_TAG = r"(?:(?!</?(?:think|search|answer|information)>).)*"
+_THOUGHT = re.compile(rf"\s*<think>({_NO_TAG})</think>\s*", re.DOTALL)
+_ANSWER = re.compile(rf"\s*<answer>{_NO_TAG}</answer>\s*", re.DOTALL)
 _WELL_FORMED = re.compile(rf"\s*<think>{_NO_TAG}</think>\s*<(search|answer)>{_NO_TAG}</\1>\s*", re.DOTALL)
 
 
@@ -60,6 +70,35 @@ class Prompts:
     """One passage, on a line of its own; without a title, `passage_untitled` is used."""
     passage_untitled: str = "Doc {rank} {text}"
     """One passage that has no title."""
+    direct: str = (
+        "Answer the question below with the answer alone, in a few words, between <answer> and </answer>; for example, "
+        "<answer> Beijing </answer>.\nQuestion: {question}\n"
+    )
+    """Opens a window of the mode `direct`: no search, no thought."""
+    cot: str = (
+        "Answer the question below. Think step by step first, between <think> and </think>, and then give the answer "
+        "alone, in a few words, between <answer> and </answer>; for example, <answer> Beijing </answer>.\n"
+        "Question: {question}\n"
+    )
+    """Opens a window of the mode `cot`: a thought, and no search."""
+    rag: str = (
+        "Answer the question below. Passages that were found for it follow between <information> and </information>. "
+        "Give the answer alone, in a few words, between <answer> and </answer>; for example, <answer> Beijing "
+        "</answer>.\nQuestion: {question}\n"
+    )
+    """Opens a window of the mode `rag`: the passages of one search for the question follow."""
+    ircot: str = (
+        "Answer the question below step by step. Passages that were found for it follow between <information> and "
+        "</information>. Write one sentence that brings you nearer to the answer between <think> and </think>; "
+        "passages on that sentence follow. As soon as you know enough, give the answer alone, in a few words, between "
+        "<answer> and </answer>; for example, <answer> Beijing </answer>.\nQuestion: {question}\n"
+    )
+    """Opens a window of the mode `ircot`: each thought is searched for."""
+    condense: str = (
+        "Passages that were found for the query below follow between <information> and </information>. Write what in "
+        "them helps to answer it, in a few sentences, and nothing else.\nQuery: {question}\n"
+    )
+    """Opens the windows in which the mode `search-o1` reads the passages of a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +130,36 @@ def parse_action(text: str) -> Action:
     return Action("search", content) if content else Action("invalid")
 
 
-def parse_turn(text: str, *, cut: bool = False) -> ParsedTurn:
+def parse_turn(text: str, *, cut: bool = False, query: QueryFrom = "search") -> ParsedTurn:
     """Read one turn. `cut` says that text after its first closing tag was already removed.
 
     Only text up to the first closing tag can be an action: what shares the
     last token with the tag is not read. The format is valid when the turn is
-    one thought and one action in that order with nothing else around them.
+    one thought and one action in that order with nothing else around them;
+    where a thought is a query, when it is a thought or an answer alone.
     """
-    closing = _CLOSING.search(text)
-    read = text[: closing.end()] if closing else text
-    trailing = text[closing.end() :] if closing else ""
+    stop = stops(query)
+    end = first_stop_end(text, stop)
+    read, trailing = (text, "") if end is None else (text[:end], text[end:])
     action = parse_action(read)
-    valid = action.kind != "invalid" and not cut and not trailing.strip() and _WELL_FORMED.fullmatch(read) is not None
+    form = _WELL_FORMED
+    if query == "thought":
+        thought = _THOUGHT.fullmatch(read)
+        if action.kind != "answer":
+            action = Action("search", thought[1].strip()) if thought and thought[1].strip() else Action("invalid")
+        form = _THOUGHT if action.kind == "search" else _ANSWER
+    valid = action.kind != "invalid" and not cut and not trailing.strip() and form.fullmatch(read) is not None
     return ParsedTurn(action, valid)
 
 
-def first_stop_end(text: str) -> int | None:
-    """Index just past the first closing tag in a text, or None where it has none."""
-    closing = _CLOSING.search(text)
+def stops(query: QueryFrom) -> tuple[str, ...]:
+    """The closing tags at which a turn ends."""
+    return THOUGHT_STOP if query == "thought" else STOP
+
+
+def first_stop_end(text: str, stop: tuple[str, ...] = STOP) -> int | None:
+    """Index just past the first of the closing tags in a text, or None where it has none."""
+    closing = _CLOSING[stop].search(text)
     return closing.end() if closing else None
 
 

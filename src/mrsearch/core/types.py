@@ -157,6 +157,8 @@ class Trajectory:
     counters: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
+    lookup: tuple[Passage, ...] | None = None
+    """What the search for the question itself brought; None where the plan has none."""
 
     def to_record(self) -> dict[str, Any]:
         """The trajectory as JSON data, the form of one line in `trajectories/`; its lists are shared, not copied."""
@@ -171,6 +173,7 @@ class Trajectory:
             "episodes": [asdict(episode) for episode in self.episodes],
             "windows": [_fields(window) for window in self.windows],
             "counters": {name: count for name, count in self.counters.items() if count},
+            **({} if self.lookup is None else {"lookup": [asdict(passage) for passage in self.lookup]}),
         }
 
     @classmethod
@@ -189,6 +192,7 @@ class Trajectory:
                 counters=Counter(record["counters"]),
                 rewards=list(record["rewards"]),
                 advantages=list(record["advantages"]),
+                lookup=_passages_from_record(record.get("lookup")),
             )
         except (KeyError, TypeError) as error:
             raise DataError(f"trajectory record is incomplete: {error}") from error
@@ -215,11 +219,14 @@ def _episode_from_record(record: Mapping[str, Any]) -> Episode:
 
 
 def _turn_from_record(record: Mapping[str, Any]) -> Turn:
-    passages = record["passages"]
     return Turn(
         **{
             **record,
             "action": Action(**record["action"]),
-            "passages": None if passages is None else tuple(Passage(**passage) for passage in passages),
+            "passages": _passages_from_record(record["passages"]),
         }
     )
+
+
+def _passages_from_record(records: Sequence[Mapping[str, Any]] | None) -> tuple[Passage, ...] | None:
+    return None if records is None else tuple(Passage(**passage) for passage in records)

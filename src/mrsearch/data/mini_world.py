@@ -229,6 +229,11 @@ MINI_PROMPTS = Prompts(
     no_passages="nothing found",
     passage="{text}",
     passage_untitled="{text}",
+    direct="question : {question}\n",
+    cot="question : {question}\n",
+    rag="question : {question}\n",
+    ircot="question : {question}\n",
+    condense="question : {question}\n",
 )
 """What the environment says in the mini world, in its few words. A title opens its passage's text already."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mrsearch.core.rewards import exact_match, token_f1
+from mrsearch.core.rewards import exact_match, sub_exact_match, token_f1
 from mrsearch.core.types import Trajectory
 
 COUNTED = (
@@ -38,6 +38,7 @@ class Scores:
 
     em: np.ndarray
     f1: np.ndarray
+    sub_em: np.ndarray
     answered: np.ndarray
     searches: np.ndarray
     tokens: np.ndarray
@@ -47,20 +48,21 @@ class Scores:
 def score(trajectories: Sequence[Trajectory], episodes: int) -> Scores:
     """Score the answers of meta-episodes of up to N episodes."""
     shape = (len(trajectories), episodes)
-    scores = Scores(*(np.zeros(shape) for _ in range(6)))
+    scores = Scores(*(np.zeros(shape) for _ in range(7)))
     for row, trajectory in enumerate(trajectories):
         golds = trajectory.question.golden_answers
         for episode in trajectory.episodes:
             at = row, episode.number - 1
             scores.em[at] = exact_match(episode.answer, golds)
             scores.f1[at] = token_f1(episode.answer, golds)
-            scores.answered[at] = episode.answer is not None
+            scores.sub_em[at] = sub_exact_match(episode.answer, golds)
+            scores.answered[at] = bool(episode.answer)
             scores.searches[at] = episode.searches
             scores.tokens[at] = sum(turn.end - turn.start for turn in episode.turns)
             scores.played[at] = 1
         if trajectory.finish_reason == "stopped":
             last = len(trajectory.episodes)
-            for carried in (scores.em, scores.f1, scores.answered):
+            for carried in (scores.em, scores.f1, scores.sub_em, scores.answered):
                 carried[row, last:] = carried[row, last - 1]
     return scores
 
@@ -74,6 +76,7 @@ def summarize(trajectories: Sequence[Trajectory], episodes: int) -> dict[str, fl
         values |= {
             f"em/{n + 1}": _mean(scores.em[:, n]),
             f"f1/{n + 1}": _mean(scores.f1[:, n]),
+            f"sub_em/{n + 1}": _mean(scores.sub_em[:, n]),
             f"answered/{n + 1}": _mean(scores.answered[:, n]),
             f"searches/{n + 1}": float(scores.searches[:, n].sum() / played),
             f"tokens/{n + 1}": float(scores.tokens[:, n].sum() / played),

@@ -30,3 +30,17 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
     if not 0 < k <= samples:
         raise ValueError(f"k is {k}; it must lie between 1 and the {samples} samples")
     return 1.0 - comb(samples - right, k) / comb(samples, k)
+
+
+def most_confident(answers: Sequence[str | None], logprobs: Sequence[float | None]) -> str | None:
+    """The answer whose sample has the highest mean log-probability; blank answers and unknown ones do not stand.
+
+    >>> most_confident(["Rome", "Paris", None], [-0.9, -0.2, -0.1])
+    'Paris'
+    """
+    standing = [
+        (logprob, -place)
+        for place, (answer, logprob) in enumerate(zip(answers, logprobs, strict=True))
+        if answer and normalize(answer) and logprob is not None
+    ]
+    return answers[-max(standing)[1]] if standing else None

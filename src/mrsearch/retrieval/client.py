@@ -15,8 +15,8 @@ from types import TracebackType
 from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
 from mrsearch.errors import ConfigError, RetrieverDown, RetrieverError
-from mrsearch.retrieval.transport import Ask, Transport, base_url, read_json
 from mrsearch.retrieval.wire import encode, read_answer, request_body
+from mrsearch.transport import Ask, Transport, base_url, read_json
 
 
 class RemoteRetriever:

@@ -11,7 +11,7 @@ from typing import Literal
 from mrsearch.core.ports import Retriever, Search
 from mrsearch.core.types import Passage
 from mrsearch.errors import Outage, RetrieverDown, RetrieverError
-from mrsearch.retrieval.transport import Refused
+from mrsearch.transport import Refused
 
 OutagePolicy = Literal["wait", "fail", "stop"]
 

@@ -15,8 +15,8 @@ from types import TracebackType
 from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
 from mrsearch.errors import RetrieverError
-from mrsearch.retrieval.transport import Ask, Refused, Transport, base_url, read_json, shorten
 from mrsearch.retrieval.wire import clean_text
+from mrsearch.transport import Ask, Refused, Transport, base_url, read_json, shorten
 
 _TAG = re.compile(r"<!--.*?-->|</?[A-Za-z][^<>]*>", re.DOTALL)
 

@@ -30,13 +30,18 @@ class Player:
         sampling: Sampling,
         seed: Sequence[int],
         first_group: int = 0,
+        groups: Sequence[int] | None = None,
     ) -> tuple[list[Trajectory], PlayStats]:
-        """`group_size` meta-episodes of each question, in order; groups are numbered from `first_group`."""
+        """`group_size` meta-episodes of each question, in order.
+
+        Groups are numbered from `first_group`, or as `groups` says, one number a question.
+        """
+        numbers = range(first_group, first_group + len(questions)) if groups is None else groups
         metas = [
             MetaEpisode(
                 question, plan, self.codec, self.prompts, group=group, member=member, sampling=sampling, seed=seed
             )
-            for group, question in enumerate(questions, start=first_group)
+            for group, question in zip(numbers, questions, strict=True)
             for member in range(group_size)
         ]
         stats = self.driver.play(metas)

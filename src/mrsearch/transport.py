@@ -103,7 +103,7 @@ class Transport:
         random: Random | None = None,
     ) -> None:
         if not deadline > 0:
-            raise ConfigError(f"the deadline of a search is {deadline} s; it must be more than 0")
+            raise ConfigError(f"the deadline of a call is {deadline} s; it must be more than 0")
         if connections < 1:
             raise ConfigError(f"the number of connections is {connections}; it must be 1 or more")
         if not re.fullmatch(r"[\x21-\x7e]*", token):
@@ -147,7 +147,7 @@ class Transport:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise RetrieverError("the connections to the retriever were closed during a search") from None
+            raise RetrieverError("the connections were closed during a call") from None
         finally:
             future.cancel()  # a caller that is interrupted leaves nothing running
 
