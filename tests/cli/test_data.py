@@ -9,6 +9,7 @@ import pytest
 
 from mrsearch.cli import main
 from mrsearch.data import sets
+from mrsearch.data.demonstrations import load_demonstrations
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -89,6 +90,116 @@ def test_a_set_is_fetched_into_a_file(
     code, _, err = run(capsys, "get", "nq", "--out", str(out))
     assert code == 2
     assert "is there already" in err
+
+
+@pytest.fixture
+def titled(tmp_path: Path) -> Path:
+    """Two questions that can be demonstrated, one that has a tag, and one without titles."""
+    path = tmp_path / "titled.jsonl"
+    texts = [
+        "Where was the engine of Ada built?",
+        "Where is Ada from?",
+        "What is a <search> tag of Ada?",
+        "Who is Ada?",
+    ]
+    rows = [
+        {"id": str(number), "question": text, "golden_answers": ["London"], "supporting_titles": ["Ada"] * (number < 3)}
+        for number, text in enumerate(texts)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    path = tmp_path / "places.jsonl"
+    path.write_text(
+        json.dumps({"id": "0", "contents": '"Ada"\nAda lived in London, where her engine was built.'}) + "\n"
+    )
+    return path
+
+
+def test_demonstrations_are_made_and_reported(
+    capsys: pytest.CaptureFixture[str], titled: Path, places: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "demos.jsonl"
+    arguments = ("demos", str(titled), "--corpus", str(places), "--expert", "1", "plan.episodes=2", "plan.searches=1")
+    code, printed, err = run(capsys, *arguments, "--out", str(out), "--json")
+    assert code == 0
+    table, row, last = printed.splitlines()
+    assert table.split()[-2:] == ["right@1", "right@2"]
+    assert row.split()[0] == "2"
+    report = json.loads(last)
+    assert report["demonstrations"] == 2
+    # the first episode finds Ada by its one search, the second keeps the answer
+    assert (report["searches_per_episode"], report["right"], report["all_titles_found"]) == (0.5, [1.0, 1.0], 1.0)
+    assert report["left_out"] == {"tags": 1, "no_titles": 1}
+    assert "1 of 4 questions are left out: with tags of the protocol in them" in err
+    assert "1 of 4 questions are left out: without supporting titles" in err
+    demos = load_demonstrations(out)
+    assert [demo.question.id for demo in demos] == ["0", "1"]
+    assert all(len(demo.episodes) == 2 for demo in demos)
+
+    code, _, err = run(capsys, *arguments, "--out", str(out))
+    assert code == 2
+    assert "is there already" in err
+    again = tmp_path / "again.jsonl"
+    assert run(capsys, *arguments, "--out", str(again))[0] == 0
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_demonstrations_of_a_sample_of_some_ids_from_an_index(
+    capsys: pytest.CaptureFixture[str], titled: Path, places: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["index", str(places), "--out", str(tmp_path / "index")])
+    assert not stop.value.code
+    (tmp_path / "ids.json").write_text('["0", "1"]')
+    out = tmp_path / "demos.jsonl"
+    found = ("--index", str(tmp_path / "index"), "--only", str(tmp_path / "ids.json"), "--limit", "1", "--seed", "3")
+    code, _, _ = run(capsys, "demos", str(titled), *found, "--out", str(out))
+    assert code == 0
+    (demo,) = load_demonstrations(out)
+    assert len(demo.episodes) == 3  # the plan's own number
+    assert next(passage.title for _, passages in demo.turns for passage in passages or ()) == "Ada"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(("{titled}",), "say what is searched: --index DIR", id="nothing to search"),
+        pytest.param(("plan.episodes=2", "--corpus", "{places}"), "name a file of questions", id="no questions"),
+        pytest.param(
+            ("{titled}", "--corpus", "{places}", "plan.serches=2"), "did you mean 'plan.searches'", id="setting"
+        ),
+        pytest.param(("{titled}", "--corpus", "{places}", "plan.turn_tokens=32"), "too few for a scripted", id="turns"),
+        pytest.param(("{questions}", "--corpus", "{places}"), "1 of 2 questions are left out", id="some titles"),
+        pytest.param(
+            ("{untitled}", "--corpus", "{places}"), "none of the 1 questions has supporting titles", id="no titles"
+        ),
+        pytest.param(("{titled}", "--index", "{tmp}", "--corpus", "{places}"), "are both set", id="two sources"),
+        pytest.param(("{titled}", "--corpus", "{places}", "--out", "{tmp}/none/d.jsonl"), "no folder", id="no folder"),
+        pytest.param(("{titled}", "--corpus", "{places}", "--out", "{tmp}/d.jsonl.gz"), "not compressed", id="gz"),
+    ],
+)
+def test_what_keeps_demonstrations_from_being_made_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+    questions: Path,
+    titled: Path,
+    places: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    untitled = tmp_path / "untitled.jsonl"
+    untitled.write_text('{"id": "1", "question": "Who?", "golden_answers": ["Ada"]}\n')
+    names = {"questions": questions, "titled": titled, "untitled": untitled, "places": places, "tmp": tmp_path}
+    given = [argument.format(**names) for argument in arguments]
+    out = [] if "--out" in given else ["--out", str(tmp_path / "d.jsonl")]
+    code, _, err = run(capsys, "demos", *given, *out)
+    assert said in err
+    assert code == (0 if "left out" in said else 2)
+    assert (tmp_path / "d.jsonl").exists() == (code == 0)
 
 
 def test_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,9 @@
-"""`mrsearch data`: question sets by name, and what is wrong with a set before it is used."""
+"""`mrsearch data`: question sets by name, what is wrong with a set before it is used, demonstrations from a set."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,19 +15,23 @@ from mrsearch.cli.output import JsonFlag, print_json, print_table, stderr_consol
 from mrsearch.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from mrsearch.config import Config
+    from mrsearch.core.plan import Plan
     from mrsearch.core.ports import Retriever
     from mrsearch.core.types import Question
+    from mrsearch.data.scripted import Unfit
 
 SHOWN = 5
 """Bad rows of a file that are shown."""
 
-_HELP = """Fetch question sets by name, and check sets before they are used.
+_HELP = """Fetch question sets by name, check sets before they are used, and make demonstrations from them.
 
 \b
 Examples:
   mrsearch data list
   mrsearch data get hotpotqa --out hotpotqa.jsonl
   mrsearch data check hotpotqa.jsonl --corpus my-index
+  mrsearch data demos hotpotqa.jsonl --index my-index --out demos.jsonl
 """
 
 command = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -130,6 +136,117 @@ def check(
         raise DataError(f"{bad} row{'s' if bad > 1 else ''} cannot be used; the first: {first}")
 
 
+@command.command("demos")
+def demos(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUESTIONS... [KEY=VALUE]...", help="Question files or names of sets, and settings as for train."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write (.jsonl).")],
+    index: Annotated[str, typer.Option(help="An index made by mrsearch index, to search.")] = "",
+    corpus: Annotated[str, typer.Option(help="Passages or an index, in place of --index.")] = "",
+    retriever: Annotated[str, typer.Option(help="URL of a retrieval server, in place of a corpus.")] = "",
+    only: Annotated[
+        Path | None, typer.Option(help="Keep these ids: a JSON list, or an object of lists by name of the file.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Questions of all files, as a seeded sample; 0 takes all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of all that is decided.")] = 0,
+    expert: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share in which every decision is the right one; 0.25 if not set."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make demonstrations by a scripted searcher that searches for the supporting titles.
+
+    It plays plan.episodes episodes of at most plan.searches searches each, and
+    is imperfect: it starts badly, stops early or misreads now and then, and
+    says after a reflection what was missing. A golden answer is given only
+    where it stands in what was found. Questions without supporting titles are
+    left out. What the answers came to is shown, episode by episode.
+
+    \b
+    Examples:
+      mrsearch data demos hotpotqa.jsonl --index my-index --out demos.jsonl
+      mrsearch data demos hotpotqa.jsonl musique.jsonl --index my-index --limit 400 --out demos.jsonl plan.episodes=2
+    """
+    from mrsearch.cli.running import Bar
+    from mrsearch.data.sample import sample_questions
+    from mrsearch.data.scripted import DemoReport, SearchHabits, check_plan, demonstrations
+    from mrsearch.runs import finite, write_atomically
+
+    if out.exists():
+        raise ConfigError(f"{out} is there already; choose another --out")
+    if not out.parent.is_dir():
+        raise ConfigError(f"there is no folder {out.parent} for --out {out}; make it first")
+    if out.suffix == ".gz":
+        raise ConfigError(f"--out {out}: demonstrations are not compressed; choose a name that ends in .jsonl")
+    files = [name for name in names if not _is_setting(name)]
+    if not files:
+        raise ConfigError("name a file of questions (JSON lines), or a set (mrsearch data list)")
+    config = _search_config([name for name in names if _is_setting(name)], index=index, corpus=corpus, url=retriever)
+    if not config.retrieval.source and not config.retrieval.replay:
+        raise ConfigError("say what is searched: --index DIR, --corpus FILE or --retriever URL")
+    check_plan(config.plan)
+    habits = SearchHabits() if expert is None else SearchHabits(expert=expert)
+    usable, left_out = _usable(files, only, config.plan)
+    questions = sample_questions(usable, limit, seed=seed)
+    report, lines = DemoReport(), []
+    with Bar(stderr_console()) as bar:
+        made = demonstrations(questions, _open(config), config.plan, habits=habits, seed=seed)
+        for number, record in enumerate(made, start=1):
+            report.add(record)
+            lines.append(json.dumps(finite(record), allow_nan=False) + "\n")
+            bar.stage("demonstrations", number, len(questions))
+    write_atomically(out, "".join(lines))
+    values = report.as_dict()
+    _show_demos(values)
+    if as_json:
+        print_json({"file": str(out), **values, "left_out": left_out, "seed": seed, "expert": habits.expert})
+
+
+def _is_setting(name: str) -> bool:
+    return re.fullmatch(r"[a-z_]+(\.[a-z_]+)*=.*", name, re.DOTALL) is not None and not Path(name).exists()
+
+
+def _usable(files: Sequence[str], only: Path | None, plan: Plan) -> tuple[list[Question], dict[Unfit, int]]:
+    """The questions of all files that can be demonstrated, and how many cannot, by reason; told on stderr too."""
+    from collections import Counter
+
+    from mrsearch.data.sample import keep_ids, read_ids
+    from mrsearch.data.scripted import UNFIT, unfit
+    from mrsearch.data.sets import read_questions
+
+    questions: list[Question] = []
+    for name in files:
+        found = read_questions(name)
+        questions += found if only is None else keep_ids(found, read_ids(only, name))
+    reasons = [unfit(question, plan) for question in questions]
+    left_out = {reason: count for reason, count in Counter(reasons).items() if reason is not None}
+    if left_out.get("no_titles") == len(questions):
+        raise DataError(
+            f"none of the {len(questions):,} questions has supporting titles, which tell the scripted searcher what to "
+            "search for; take a set that has them, such as hotpotqa"
+        )
+    usable = [question for question, reason in zip(questions, reasons, strict=True) if reason is None]
+    for reason, count in left_out.items():
+        stderr_console().print(f"{count:,} of {len(questions):,} questions are left out: {UNFIT[reason]}")
+    if not usable:
+        raise DataError(f"none of the {len(questions):,} questions can be demonstrated")
+    return usable, left_out
+
+
+def _show_demos(values: dict[str, Any]) -> None:
+    columns = ["demonstrations", "searches an episode", "all titles found", "words a turn", "words written"]
+    row = [f"{values['demonstrations']:,}", f"{values['searches_per_episode']:.2f}"]
+    row += [f"{values['all_titles_found']:.3f}", f"{values['words_per_turn']:.1f}"]
+    row.append(f"{values['share_of_words_written']:.3f}")
+    columns += [f"right@{number}" for number, _ in enumerate(values["right"], start=1)]
+    print_table(columns, [[*row, *(f"{share:.3f}" for share in values["right"])]])
+
+
 def _scan(name: str) -> tuple[list[Question], list[str]]:
     from mrsearch.data.questions import scan_questions
     from mrsearch.data.sets import read_questions
@@ -138,15 +255,23 @@ def _scan(name: str) -> tuple[list[Question], list[str]]:
 
 
 def _retriever(corpus: str, url: str) -> Retriever | None:
-    from mrsearch import build
+    return _open(_search_config((), corpus=corpus, url=url)) if corpus or url else None
+
+
+def _search_config(settings: Sequence[str], *, corpus: str, url: str, index: str = "") -> Config:
+    """The settings, with passages from an option where one is given; a corpus may be an index too."""
     from mrsearch.cli.running import chosen_source
     from mrsearch.config import load_config
 
-    if not (corpus or url):
-        return None
-    is_index = bool(corpus) and (Path(corpus) / "manifest.json").exists()
-    source = chosen_source(url=url, **{"index" if is_index else "corpus": corpus})
-    return build.retriever(load_config(base={"retrieval": source}).retrieval)
+    if corpus and not index and (Path(corpus) / "manifest.json").exists():
+        corpus, index = "", corpus
+    return load_config(None, settings, base={"retrieval": chosen_source(corpus=corpus, index=index, url=url)})
+
+
+def _open(config: Config) -> Retriever:
+    from mrsearch import build
+
+    return build.retriever(config.retrieval)
 
 
 def _show(reports: Sequence[dict[str, Any]], others: Sequence[str]) -> None:
