@@ -178,6 +178,23 @@ class TestKeeping:
         queries = [f"{name}-{number}" for name in ("0", "1", "2", "3", "all") for number in range(20)]
         assert ask(replay(path), *queries) == [[f"a1: {query}"] for query in queries]
 
+    def test_many_that_begin_files_at_one_moment_all_get_them(self, tmp_path: Path) -> None:
+        # SQLite refuses at once, whatever its patience, where two would change a new file's mode together.
+        fork = multiprocessing.get_context("fork")
+        ready = fork.Barrier(8)
+
+        def begin() -> None:
+            for number in range(30):
+                ready.wait(60)
+                keep(Index(), tmp_path / f"{number}.sqlite").close()
+
+        workers = [fork.Process(target=begin) for _ in range(8)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert [worker.exitcode for worker in workers] == [0] * 8
+
     def test_a_process_that_is_killed_leaves_a_file_that_can_be_used(self, path: Path) -> None:
         fork = multiprocessing.get_context("fork")
         written = fork.Value("i", 0)

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sqlite3
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -312,7 +313,7 @@ class _File:
         """Make the tables, if the file is new."""
         if not self._is_new(connection):
             self._check(connection)
-        connection.execute("PRAGMA journal_mode = WAL")
+        self._write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         with connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -325,6 +326,18 @@ class _File:
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
         self._check(connection)
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Set the mode of the journal. While another process sets it, SQLite fails at once and has no patience."""
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() >= end:
+                    raise
+                time.sleep(0.01)
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         return _number(connection, "SELECT count(*) FROM sqlite_master") == 0
@@ -344,11 +357,19 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
     return int(connection.execute(query).fetchone()[0])
 
 
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 def _meaning(error: sqlite3.Error) -> str:
     """What an error of SQLite says to a person: what to do hangs on which it is."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if _is_busy(error):
         return f"is locked by another process ({error}); end it, or name another file for the passages"
+    code = _code(error)
     if code == sqlite3.SQLITE_FULL:
         return f"cannot grow ({error}); make room on its disk"
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM):
