@@ -18,6 +18,7 @@ KNOWN = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "stop
 @dataclass
 class Endpoint:
     """`write` gives the whole text that the model would write for a prompt, up to `[end]`, its end of the turn.
+    `chat` answers a message, at `/v1/chat/completions`; an empty answer is one that was cut at the limit.
 
     `fault` is asked for each completion with its number, from 0: a status, "reset",
     "cut" (half of the body), "html", or None.
@@ -36,11 +37,16 @@ class Endpoint:
     adds_bos: bool = False
     models: Sequence[str] = ("small",)
     fault: Callable[[int], int | str | None] = lambda number: None
+    chat: Callable[[str], str] = lambda message: ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     lock: Any = field(default_factory=Lock)
 
     def answer(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         """Status and JSON of a completion."""
+        if "messages" in body:
+            said = self.chat(body["messages"][-1]["content"])
+            message = {"role": "assistant", "content": said}
+            return 200, {"choices": [{"message": message, "finish_reason": "stop" if said else "length"}]}
         if self.strict and set(body) - KNOWN:
             return 400, {"error": {"message": f"unknown: {sorted(set(body) - KNOWN)}"}}
         prompt = body["prompt"]

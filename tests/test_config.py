@@ -313,3 +313,35 @@ class TestRoundTrip:
         config = load_config(base=tree)
         assert load_config(base=yaml.safe_load(yaml.safe_dump(config.as_dict()))) == config
         assert (config.optimizer.lr, config.credit.gamma, config.prompts.reflection) == (lr, gamma, text)
+
+
+class TestBaseOfAFile:
+    def test_its_own_settings_go_over_those_of_the_base(self, tmp_path: Path) -> None:
+        (tmp_path / "low.yaml").write_text("seed: 1\nplan: {episodes: 4, searches: 5}\nretrieval: {corpus: a}\n")
+        (tmp_path / "middle.yaml").write_text("base: low.yaml\nplan: {searches: 2}\nretrieval: {url: 'http://h:1'}\n")
+        (tmp_path / "top.yaml").write_text("base: middle.yaml\ncredit: {gamma: 0}\n")
+        config = load_config(tmp_path / "top.yaml", ["plan.episodes=6"])
+        assert (config.seed, config.plan.episodes, config.plan.searches, config.credit.gamma) == (1, 6, 2, 0)
+        assert (config.retrieval.corpus, config.retrieval.url) == ("", "http://h:1")
+
+    def test_it_lies_beside_the_file_wherever_one_stands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "sub").mkdir()
+        (tmp_path / "sub" / "low.yaml").write_text("seed: 3")
+        (tmp_path / "sub" / "top.yaml").write_text("base: low.yaml")
+        monkeypatch.chdir(tmp_path)
+        assert load_config("sub/top.yaml").seed == 3
+
+    @pytest.mark.parametrize(
+        ("low", "message"),
+        [
+            ("base: top.yaml", "is its own base; take out the line base: of one of .*top.yaml, .*low.yaml"),
+            ("base: 3", r"low\.yaml: base is 3; it names the file"),
+            ("base: none.yaml", r"there is no settings file .*none\.yaml"),
+            ("plan: {episode: 3}", r"plan\.episode"),
+        ],
+    )
+    def test_what_is_wrong_with_it_is_said(self, tmp_path: Path, low: str, message: str) -> None:
+        (tmp_path / "low.yaml").write_text(low)
+        (tmp_path / "top.yaml").write_text("base: low.yaml")
+        with pytest.raises(ConfigError, match=message):
+            load_config(tmp_path / "top.yaml")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mrsearch.config import check_training, load_config
 from mrsearch.errors import ConfigError
+from mrsearch.evaluate.modes import mode_of
 from mrsearch.recipe import recipe_path
 
 
@@ -62,6 +64,18 @@ def test_the_recipes_of_the_paper_carry_its_values(name: str) -> None:
     assert (train.steps, train.group_size, train.questions // train.updates) == (300, 5, train.questions // 2)
     assert (config.optimizer.lr, config.optimizer.weight_decay, config.optimizer.warmup) == (1e-6, 0.01, 0)
     assert (config.sampling.temperature, config.sampling.top_p, config.credit.gamma) == (1, 1, 1)
+
+
+def test_a_baseline_differs_from_the_main_recipe_by_what_it_says_alone() -> None:
+    main = load_config(recipe_path("qwen2.5-3b-nq-hotpotqa"))
+    r1 = load_config(recipe_path("qwen2.5-3b-r1"))
+    mode = mode_of("cot", main.plan, main.prompts, main.sampling)
+    assert (r1.plan, r1.prompts) == (mode.plan, mode.prompts)
+    assert replace(r1, plan=main.plan, prompts=main.prompts) == main
+    rejecting = load_config(recipe_path("qwen2.5-3b-rejection-sampling"))
+    assert rejecting.train.kind == "supervised"
+    changed = {"data": main.data, "optimizer": main.optimizer, "plan": main.plan, "train": main.train}
+    assert replace(rejecting, **changed) == main  # type: ignore[arg-type]
 
 
 def test_every_packaged_recipe_can_be_trained_with() -> None:

@@ -313,11 +313,12 @@ def load_config(
 ) -> Config:
     """Settings from a YAML file, then `key.sub=value` overrides (values in YAML), over the defaults.
 
-    `base` is a tree of plain data that stands in place of the file.
+    A file may name another one beside it as its `base`, over which its own settings
+    go. The argument `base` is a tree of plain data that stands in place of a file.
     """
     tree: dict[str, Any] = _merge({}, base or {})
     if path is not None:
-        tree = _read_yaml(Path(path))
+        tree = _read_recipe(Path(path), ())
     sources = {}
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -331,11 +332,7 @@ def load_config(
         section, _, name = key.partition(".")
         if section == "retrieval" and name in SOURCES:
             sources[name] = value
-    if any(sources.values()):
-        # Passages come from one source: one that is named here takes the place of that of the file.
-        for name in SOURCES:
-            if name not in sources and isinstance(tree.get("retrieval"), dict):
-                tree["retrieval"].pop(name, None)
+    _drop_other_sources(tree, sources)
     return from_dict(tree)
 
 
@@ -351,6 +348,31 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
             raise ours from error
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{where}: {first['msg']} (given: {first['input']!r})") from error
+
+
+def _read_recipe(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+    """A file's settings over those of the file that it names as its base, and so on."""
+    if path.resolve() in above:
+        raise ConfigError(f"{path} is its own base; take out the line base: of one of {', '.join(map(str, above))}")
+    tree = _read_yaml(path)
+    if "base" not in tree:
+        return tree
+    name = tree.pop("base")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{path}: base is {name!r}; it names the file whose settings this one starts from")
+    found = _read_recipe(path.parent / name, (*above, path.resolve()))
+    retrieval = tree.get("retrieval")
+    _drop_other_sources(found, retrieval if isinstance(retrieval, Mapping) else {})
+    return _merge(found, tree)
+
+
+def _drop_other_sources(tree: dict[str, Any], named: Mapping[str, Any]) -> None:
+    """Passages come from one source: one that is named later takes the place of another."""
+    retrieval = tree.get("retrieval")
+    if isinstance(retrieval, dict) and any(named.get(name) for name in SOURCES):
+        for name in SOURCES:
+            if name not in named:
+                retrieval.pop(name, None)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -269,6 +269,20 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
             raise DataError(f"{path}, row {row}: no trajectory ({error})") from error
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file of JSON lines, up to one that a crash cut short; none where there is no file."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")[:-1]  # what follows the last line break is cut short, or nothing
+    for number, line in enumerate(lines):
+        try:
+            json.loads(line)
+        except ValueError:
+            return lines[:number]
+    return lines
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file's content in one step: a crash leaves the old or the new, never a part."""
     aside = path.with_name(f".{path.name}.partial")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -206,3 +207,68 @@ def test_a_name_that_nothing_has(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "check", "no-such-set")
     assert code == 2
     assert "there is no file no-such-set and no question set of that name" in err
+
+
+class TestKeep:
+    @pytest.fixture
+    def samples(self, tmp_path: Path, questions: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+        """What an agent that knows one of two answers played: each question in three samples."""
+        settings = ["plan.window_tokens=20000", "plan.turn_tokens=2000", "plan.observation_tokens=2000"]
+        options = ["--data", str(questions), "--corpus", str(corpus), "--mode", "parallel", "--episodes", "3"]
+        with pytest.raises(SystemExit):
+            main(["eval", "known:titles", *options, "--out", str(tmp_path / "samples"), *settings])
+        capsys.readouterr()
+        return tmp_path / "samples"
+
+    def test_what_was_right_becomes_demonstrations(
+        self, samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "right.jsonl"
+        code, said, err = run(capsys, "keep", str(samples), "--out", str(out), "--at-least", "0", "--json")
+        assert (code, err) == (0, "")
+        *shown, last = said.splitlines()
+        assert shown[0] == f"{out}: 2 of 6 meta-episodes, on 2 of 2 questions"
+        assert shown[1].startswith("left out: 4 that say word for word")
+        assert json.loads(last)["left_out"] == {"repeated": 4}
+        assert [one.question.id for one in load_demonstrations(out)] == ["1", "2"]
+
+    def test_a_run_has_played_too(self, tmp_path: Path, samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (played,) = samples.glob("*.played.jsonl")
+        record = json.loads(played.read_text().splitlines()[1])["played"][1]["samples"][0]
+        folder = tmp_path / "run" / "trajectories"
+        folder.mkdir(parents=True)
+        with gzip.open(folder / "step-000001.main.jsonl.gz", "wt") as file:
+            file.write(json.dumps(record) + "\n")
+        out = tmp_path / "right.jsonl"
+        code, said, _ = run(capsys, "keep", str(tmp_path / "run"), "--at-least", "0", "--out", str(out))
+        assert (code, said) == (0, f"{out}: 1 of 1 meta-episodes, on 1 of 1 questions\n")
+
+    @pytest.mark.parametrize(
+        ("source", "options", "message"),
+        [
+            ("none", [], "there is no "),
+            (".", [], "holds neither trajectories of a run nor"),
+            ("q.jsonl", [], "row 1: no trajectory"),
+            ("samples", ["--reward", "bleu"], "there is no reward 'bleu'; known are em, f1, sub_em"),
+            ("samples", ["--out", "q.jsonl"], "is there already; choose another --out"),
+            (
+                "samples",
+                ["--reward", "em"],
+                "none of the 6 meta-episodes is worth keeping: 6 with a last answer that scores",
+            ),
+        ],
+    )
+    def test_wrong_use_has_one_line(
+        self,
+        samples: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        source: str,
+        options: list[str],
+        message: str,
+    ) -> None:
+        monkeypatch.chdir(samples.parent)
+        code, out, err = run(capsys, "keep", source, "--out", "right.jsonl", *options)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert not Path("right.jsonl").exists()

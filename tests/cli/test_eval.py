@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from completions_server import Endpoint, endpoint
 from mrsearch.cli import main
 from mrsearch.cli.eval import LOSSES, losses
 from mrsearch.cli.evaluations import Asked, evaluation_name
@@ -48,7 +49,7 @@ def test_only_what_was_cut_or_failed_has_a_line() -> None:
     values |= {"count/invalid_turns": 5, "count/context_full": 8, "count/late_searches": 2}
     full = "8 of 8 meta-episodes ended with a full window; raise plan.window_tokens"
     assert losses(values, 8) == [full, "count/late_searches: 2"]
-    assert set(LOSSES) - {"retokenized_prompts", "near_ties"} <= set(COUNTED)
+    assert set(LOSSES) - {"retokenized_prompts", "near_ties", "unjudged"} <= set(COUNTED)
 
 
 # -- agents that know the questions, through the command itself --------------------------------------------------------
@@ -124,6 +125,29 @@ def test_scaling_sets_reflection_against_as_many_samples_and_as_many_tokens(
     assert [row["equal_tokens"]["samples"] for row in found["curve"]] == [1, 2, 3]
     assert all(row["em"] == row["equal_tokens"]["em"] == 1 for row in found["curve"])
     assert json.loads(Path("kept/known-gold-scaling-one-3.json").read_text())["curve"] == found["curve"]
+
+
+@pytest.mark.parametrize("mode", ["reflect", "parallel"])
+def test_a_judge_stands_beside_exact_match(world: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
+    server = Endpoint(str, lambda text: [], lambda ids: "")
+    server.chat = lambda message: "INCORRECT" if "Kim" in message else "CORRECT" if "Emma" in message else "Hm"
+    sets = ["--data", "one.jsonl", "--data", "two.jsonl", "--mode", mode, "--out", "results", "--episodes", "2"]
+    with endpoint(server) as url:
+        report = evaluate(capsys, "known:gold", *sets, "--judge", url)
+        asked = len(server.bodies)
+        evaluate(capsys, "known:gold", *sets, "--judge", url)
+    values = [result["values"] for result in report["results"]]
+    assert [(one["em/2"], one["judge/1"], one["judge/2"], one["count/unjudged"]) for one in values] == [
+        (1.0, 0.5, 0.5, 0),
+        (1.0, 0.5, 0.5, 2),
+    ]
+    assert [row["judge"] for row in report["results"][0]["answers"]] == [[True, True], [False, False]]
+    assert report["results"][1]["answers"][1]["judge"] == [None, None]
+    assert report["results"][0]["intervals"]["judge"] == [[0.0, 1.0]] * 2
+    assert report["results"][0]["judge"]["model"] == "small"
+    assert "judge by episode" in report["shown"]
+    assert "count/unjudged: 2" in report["shown"]
+    assert asked == len(server.bodies) == 4
 
 
 def test_a_killed_evaluation_goes_on_and_ends_in_the_same_file(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

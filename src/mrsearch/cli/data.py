@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mrsearch.config import Config
     from mrsearch.core.plan import Plan
     from mrsearch.core.ports import Retriever
-    from mrsearch.core.types import Question
+    from mrsearch.core.types import Question, Trajectory
     from mrsearch.data.scripted import Unfit
 
 SHOWN = 5
@@ -32,6 +32,7 @@ Examples:
   mrsearch data get hotpotqa --out hotpotqa.jsonl
   mrsearch data check hotpotqa.jsonl --corpus my-index
   mrsearch data demos hotpotqa.jsonl --index my-index --out demos.jsonl
+  mrsearch data keep runs/mine --out right.jsonl
 """
 
 command = typer.Typer(help=_HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -177,12 +178,7 @@ def demos(
     from mrsearch.data.scripted import DemoReport, SearchHabits, check_plan, demonstrations
     from mrsearch.runs import finite, write_atomically
 
-    if out.exists():
-        raise ConfigError(f"{out} is there already; choose another --out")
-    if not out.parent.is_dir():
-        raise ConfigError(f"there is no folder {out.parent} for --out {out}; make it first")
-    if out.suffix == ".gz":
-        raise ConfigError(f"--out {out}: demonstrations are not compressed; choose a name that ends in .jsonl")
+    _check_out(out)
     files = [name for name in names if not _is_setting(name)]
     if not files:
         raise ConfigError("name a file of questions (JSON lines), or a set (mrsearch data list)")
@@ -205,6 +201,91 @@ def demos(
     _show_demos(values)
     if as_json:
         print_json({"file": str(out), **values, "left_out": left_out, "seed": seed, "expert": habits.expert})
+
+
+@command.command("keep")
+def keep(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Run folders, files of trajectories, or what mrsearch eval played (.played.jsonl).",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write (.jsonl).")],
+    reward: Annotated[str, typer.Option(help="What scores the last answer: em, f1 or sub_em.")] = "em",
+    at_least: Annotated[float, typer.Option(min=0, max=1, help="The score from which on one is kept.")] = 1.0,
+    each: Annotated[int, typer.Option(min=1, help="Most that are kept of a question.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the choice among those of a question.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Keep what an agent did well, as demonstrations (rejection sampling).
+
+    A meta-episode is kept if its last answer is right, it was played to its end
+    and every turn has the form of the protocol. Sample with mrsearch eval in the
+    mode parallel, or take what was played in training.
+
+    \b
+    Examples:
+      mrsearch eval my-model --data train.jsonl --index wiki --mode parallel --episodes 5 --out samples
+      mrsearch data keep samples --out right.jsonl
+      mrsearch data keep runs/mine --each 2 --out right.jsonl
+    """
+    from mrsearch.core.rewards import REWARDS
+    from mrsearch.data.keep import DROPPED, as_demonstration, keep_right
+    from mrsearch.runs import finite, write_atomically
+
+    _check_out(out)
+    if reward not in REWARDS:
+        raise ConfigError(f"there is no reward {reward!r}; known are {', '.join(REWARDS)}")
+    files = [file for source in sources for file in _played_files(source)]
+    played = [one for file in files for one in _played(file)]
+    kept, dropped = keep_right(played, REWARDS[reward], at_least=at_least, each=each, seed=seed)
+    reasons = [f"{count:,} {DROPPED[reason]}" for reason, count in dropped.items()]
+    if not kept:
+        raise DataError(f"none of the {len(played):,} meta-episodes is worth keeping: {'; '.join(reasons)}")
+    write_atomically(out, "".join(json.dumps(finite(as_demonstration(one)), allow_nan=False) + "\n" for one in kept))
+    questions = len({(one.question.id, one.question.question) for one in played})
+    covered = len({(one.question.id, one.question.question) for one in kept})
+    print(f"{out}: {len(kept):,} of {len(played):,} meta-episodes, on {covered:,} of {questions:,} questions")
+    for reason in reasons:
+        print(f"left out: {reason}")
+    if as_json:
+        counts = {"kept": len(kept), "played": len(played), "questions": questions, "covered": covered}
+        print_json({"file": str(out), **counts, "left_out": dropped, "seed": seed})
+
+
+def _played_files(source: Path) -> list[Path]:
+    """The files of trajectories that a path stands for."""
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise DataError(f"there is no {source}; name a run folder, or what mrsearch eval keeps (.played.jsonl)")
+    found = sorted([*source.glob("trajectories/*.jsonl.gz"), *source.glob("*.played.jsonl")])
+    if not found:
+        raise DataError(f"{source} holds neither trajectories of a run nor what mrsearch eval played (.played.jsonl)")
+    return found
+
+
+def _played(file: Path) -> Iterator[Trajectory]:
+    from mrsearch.evaluate.journal import read_played
+    from mrsearch.runs import read_trajectories
+
+    if not file.name.endswith(".played.jsonl"):
+        yield from read_trajectories(file)
+        return
+    for played in read_played(file):
+        yield from played.samples
+
+
+def _check_out(out: Path) -> None:
+    """That demonstrations can be written there, and replace nothing."""
+    if out.exists():
+        raise ConfigError(f"{out} is there already; choose another --out")
+    if not out.parent.is_dir():
+        raise ConfigError(f"there is no folder {out.parent} for --out {out}; make it first")
+    if out.suffix == ".gz":
+        raise ConfigError(f"--out {out}: demonstrations are not compressed; choose a name that ends in .jsonl")
 
 
 def _is_setting(name: str) -> bool:

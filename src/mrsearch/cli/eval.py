@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from mrsearch.build import Waiting
     from mrsearch.cli.evaluations import Asked, Evaluated, Place
     from mrsearch.cli.running import Bar
+    from mrsearch.rollout.chat import ChatEndpoint
+
+JUDGE_TOKEN = "MRSEARCH_JUDGE_TOKEN"
+"""Environment variable that holds the judge's bearer token, where it asks for one."""
 
 LOSSES = (
     "context_full",
@@ -29,6 +34,7 @@ LOSSES = (
     "late_searches",
     "blank_answers",
     "near_ties",
+    "unjudged",
 )
 """The counters of an evaluation that mean that something was cut, failed or hung by a hair."""
 
@@ -76,6 +82,11 @@ def command(
         Path | None,
         typer.Option(help="With --scaling: draw the curves (.png, .svg, .pdf), with their numbers in a .json."),
     ] = None,
+    judge: Annotated[
+        str,
+        typer.Option(help="URL of a chat endpoint that judges answers, beside exact match; MRSEARCH_JUDGE_TOKEN."),
+    ] = "",
+    judge_model: Annotated[str, typer.Option(help="The judge's name at its endpoint; by default its only one.")] = "",
     out: Annotated[Path | None, typer.Option(help="Where to keep the result (.json), or a folder for several.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -97,6 +108,7 @@ def command(
       mrsearch eval my-model runs/mine --data hotpotqa --data nq --index wiki --limit 500 --out results
       mrsearch eval my-model --data dev.jsonl --index wiki --mode direct --mode rag --mode reflect --out results
       mrsearch eval my-model --data dev.jsonl --retriever http://127.0.0.1:8000 --endpoint http://127.0.0.1:8001
+      mrsearch eval my-model --data dev.jsonl --index wiki --judge http://127.0.0.1:8002 --out results
       mrsearch eval runs/mine --scaling --episodes 6 --plot scaling.png
       mrsearch eval known:titles --data dev.jsonl --index wiki plan.searches=4
     """
@@ -126,7 +138,9 @@ def command(
         raise ConfigError(f"--out {out} has room for one result; name a folder for several")
     options = {"corpus": corpus, "index": index, "url": retriever}
     short = {"endpoint": endpoint, "episodes": episodes, "concurrency": concurrency, "temperature": temperature}
-    asked = Asked(limit, only)
+    if judge_model and not judge:
+        raise ConfigError("--judge-model names a model of the endpoint --judge, which is not given")
+    asked = Asked(limit, only, _judge(judge, judge_model) if judge else None)
     silence_loading()
     results: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -148,6 +162,13 @@ def command(
         draw([line for found in curves for line in found["lines"]], plot, console)
     if as_json:
         print_json({"results": results, "macro": macro, "scaling": curves})
+
+
+def _judge(url: str, model: str) -> ChatEndpoint:
+    from mrsearch.rollout.chat import ChatEndpoint
+
+    token = os.environ.get(JUDGE_TOKEN, "").strip()
+    return ChatEndpoint(url, model=model, token=token, setting="--judge", model_setting="--judge-model")
 
 
 def _agents(
@@ -266,10 +287,11 @@ def _show(results: Sequence[Mapping[str, Any]], macro: Sequence[Mapping[str, Any
     if len(results) == 1:
         _show_one(results[0])
     elif results:
-        columns = ["agent", "mode", "set", "questions", "EM by episode", "95 % of the last", "F1", "answered"]
-        columns += ["searches", "tokens", "s each"]
-        rows = [_summary(result) for result in results]
-        rows += [_summary({**average, "set": "macro average"}) for average in macro]
+        judged = any("judge" in result for result in results)
+        columns = ["agent", "mode", "set", "questions", "EM by episode", "95 % of the last"]
+        columns += [*(["judge by episode"] if judged else []), "F1", "answered", "searches", "tokens", "s each"]
+        rows = [_summary(result, judged) for result in results]
+        rows += [_summary({**average, "set": "macro average"}, judged) for average in macro]
         print_table(columns, rows)
     for result in results:
         name = f"{result['agent']} {result['mode']} {result['set']}: " if len(results) > 1 else ""
@@ -282,7 +304,7 @@ def _show_one(result: Mapping[str, Any]) -> None:
 
     parallel = result["mode"] == "parallel"
     alone = ["sub_em", "success_at", "answered", "wrong_to_right", "right_to_wrong"]
-    metrics = ["em", "f1", *(["best_of", "pass_at"] if parallel else alone), "searches", "tokens"]
+    metrics = ["em", "judge", "f1", *(["best_of", "pass_at"] if parallel else alone), "searches", "tokens"]
     rows: list[tuple[str, ...]] = []
     for metric in metrics:
         # What turns from one episode to the next has no value at the first.
@@ -303,7 +325,7 @@ def _show_one(result: Mapping[str, Any]) -> None:
         )
 
 
-def _summary(result: Mapping[str, Any]) -> tuple[str, ...]:
+def _summary(result: Mapping[str, Any], judged: bool) -> tuple[str, ...]:
     from mrsearch.evaluate.scores import curve
 
     values = result["values"]
@@ -311,6 +333,8 @@ def _summary(result: Mapping[str, Any]) -> tuple[str, ...]:
     cells = [" ".join(f"{value:.3f}" for value in curve(values, "em"))]
     interval = result.get("intervals", {}).get("em")
     cells.append(f"{interval[-1][0]:.3f}-{interval[-1][1]:.3f}" if interval else "")
+    if judged:
+        cells.append(" ".join(f"{value:.3f}" for value in curve(values, "judge")))
     cells.append(f"{curve(values, 'f1')[-1]:.3f}")
     cells.append(f"{answered[-1]:.2f}" if answered else "")
     cells += [f"{sum(curve(values, 'searches')):.2f}", f"{sum(curve(values, 'tokens')):.0f}"]

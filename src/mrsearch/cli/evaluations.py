@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from mrsearch.core.types import Question
     from mrsearch.evaluate.journal import Played
     from mrsearch.evaluate.modes import Mode
+    from mrsearch.rollout.chat import ChatEndpoint
     from mrsearch.runs import RunFolder
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which questions of each set are asked."""
+    """Which questions of each set are asked, and who judges the answers besides exact match."""
 
     limit: int = 0
     only: Path | None = None
+    judge: ChatEndpoint | None = None
 
 
 @dataclass
@@ -139,10 +141,30 @@ def evaluate_set(
         )
     result = {**told, "values": found["values"], "intervals": found["intervals"]}
     result |= {"settings": config.as_dict(), "answers": found["answers"]}
+    if asked.judge is not None:
+        judge(result, asked.judge, paths, lambda done, of: bar.stage(f"judging {title}", done, of, ""))
     keep(result, paths)
     if paths:
         console.print(f"Kept in {', '.join(map(str, paths))}.", soft_wrap=True)
     return {**result, "agent": evaluated.label, "seconds": round(journal.seconds, 3)}
+
+
+def judge(
+    result: dict[str, Any], chat: ChatEndpoint, paths: Sequence[Path], progress: Callable[[int, int], None]
+) -> None:
+    """Have the answers of a result judged; verdicts are kept beside it."""
+    from mrsearch.evaluate.result import add_verdicts, answers_by_place
+    from mrsearch.judge import PROMPT, Case, Judge
+
+    judging = Judge(chat, paths[0].with_suffix(".judged.jsonl") if paths else None)
+    rows = result["answers"]
+    cases = [
+        [Case(row["question"], tuple(row["golden_answers"]), said) for said in answers_by_place(row, result["mode"])]
+        for row in rows
+    ]
+    verdicts = iter(judging.verdicts([case for row in cases for case in row], progress))
+    add_verdicts(result, [[next(verdicts) for _ in row] for row in cases])
+    result["judge"] = {"model": chat.model, "prompt": PROMPT}
 
 
 def keep(result: Mapping[str, Any], paths: Iterable[Path]) -> None:

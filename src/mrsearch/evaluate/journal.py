@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mrsearch.core.types import Trajectory
-from mrsearch.runs import finite
+from mrsearch.errors import DataError
+from mrsearch.runs import finite, whole_lines
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Journal:
         if path is None:
             return
         first = json.dumps({"evaluation": finite(evaluation)}, sort_keys=True)
-        whole = _whole_lines(path)
+        whole = whole_lines(path)
         if whole[:1] == [first]:
             self.chunks = [_chunk(json.loads(line)) for line in whole[1:]]
         else:
@@ -109,17 +110,16 @@ class Journal:
             os.fsync(file.fileno())
 
 
-def _whole_lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = text.split("\n")[:-1]  # what follows the last line break is cut short, or nothing
-    for number, line in enumerate(lines):
-        try:
-            json.loads(line)
-        except ValueError:
-            return lines[:number]
-    return lines
+def read_played(path: Path) -> Iterator[Played]:
+    """What a file of chunks holds, whichever evaluation it is of; `DataError` for another file."""
+    lines = whole_lines(path)
+    try:
+        if "evaluation" not in json.loads(lines[0]):
+            raise KeyError("evaluation")
+        for line in lines[1:]:
+            yield from _chunk(json.loads(line)).played
+    except (LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} holds nothing that mrsearch eval played ({error!r})") from None
 
 
 def _record(chunk: Chunk) -> dict[str, Any]:

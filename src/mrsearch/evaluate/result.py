@@ -43,6 +43,29 @@ def macro_average(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
+def answers_by_place(row: Mapping[str, Any], mode: str) -> list[str | None]:
+    """What counts as the answer at each place of a row: an episode's own, the last one where it stood, or the vote."""
+    given = row["answers"]
+    if mode == "parallel":
+        return [majority_vote(given[: n + 1]) for n in range(len(given))]
+    missing = len(row["em"]) - len(given)
+    return [*given, *[given[-1] if row["ended"] == "stopped" else None] * missing]
+
+
+def add_verdicts(result: dict[str, Any], verdicts: Sequence[Sequence[bool | None]]) -> None:
+    """Put a judge's verdicts [Q, N] beside exact match: `judge/n` with its interval, and by question.
+
+    No verdict counts as wrong, and is counted as `count/unjudged`.
+    """
+    right = np.array([[bool(verdict) for verdict in row] for row in verdicts], dtype=float)
+    for n in range(result["episodes"] if len(right) else 0):
+        result["values"][f"judge/{n + 1}"] = _mean(right[:, n])
+    result["values"]["count/unjudged"] = sum(verdict is None for row in verdicts for verdict in row)
+    result["intervals"]["judge"] = [_bounds(column) for column in right.T]
+    for row, verdict in zip(result["answers"], verdicts, strict=True):
+        row["judge"] = list(verdict)
+
+
 _Found = tuple[dict[str, np.ndarray], dict[str, float], list[dict[str, Any]]]
 
 

@@ -15,13 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mrsearch.core.ports import Completion, CompletionEnd, Generate, Sampling
 from mrsearch.errors import ConfigError, ModelError, RetrieverDown, RetrieverError
 from mrsearch.transport import Ask, Transport, base_url, read_json
 
 COMPLETIONS = "/v1/completions"
+MODELS = "/v1/models"
+
+T = TypeVar("T")
 
 
 class TextCodec(Protocol):
@@ -88,7 +91,7 @@ class EndpointPolicy:
         self._lock = Lock()
         self._transport = Transport(
             [base_url(url, "engine.url", "/v1")],
-            plain=Ask("GET", "/v1/models", read_json),
+            plain=Ask("GET", MODELS, read_json),
             hint="is the server up, and is engine.url right?",
             token=token,
             deadline=deadline,
@@ -96,7 +99,7 @@ class EndpointPolicy:
             pause=pause,
             random=random,
         )
-        self.model = model or self._only_model()
+        self.model = model or only_model(self._transport, "engine.served_model")
         self.dialect = self._find_dialect()
 
     @property
@@ -108,7 +111,7 @@ class EndpointPolicy:
     def generate(self, requests: Sequence[Generate]) -> list[Completion]:
         """One completion for each request, in order; they are sent at once."""
         asks = [Ask("POST", COMPLETIONS, _read, content=self._body(request, self.dialect)) for request in requests]
-        answers = self._call(asks)
+        answers = call(self._transport, asks)
         return [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def close(self) -> None:
@@ -116,15 +119,6 @@ class EndpointPolicy:
         self._transport.close()
 
     # -- what the endpoint understands ---------------------------------------------------------
-
-    def _only_model(self) -> str:
-        (said,) = self._call([Ask("GET", "/v1/models", read_json)])
-        names = [str(entry["id"]) for entry in said.get("data", ()) if "id" in entry] if isinstance(said, dict) else []
-        if len(names) != 1:
-            raise ConfigError(
-                f"the endpoint serves {', '.join(names) or 'no model that it names'}; say which by engine.served_model"
-            )
-        return names[0]
 
     def _find_dialect(self) -> Dialect:
         ids = self._codec.encode_reply("The capital of France is")
@@ -174,14 +168,6 @@ class EndpointPolicy:
 
     # -- what it answers -----------------------------------------------------------------------
 
-    def _call(self, asks: Sequence[Ask[Any]]) -> list[Any]:
-        try:
-            return self._transport.call(asks)
-        except RetrieverDown as error:
-            raise ModelError(f"the endpoint gives no answer: {error}") from None
-        except RetrieverError as error:
-            raise ModelError(f"the endpoint will not take a request: {error}") from None
-
     def _completion(self, request: Generate, answer: _Answer) -> Completion:
         text, end = _ended(answer, request.stop)
         exact = answer.ids is not None and answer.text == text
@@ -196,6 +182,25 @@ class EndpointPolicy:
             if not self.dialect.ids and answer.prompt_tokens not in (None, len(request.ids)):
                 self._counters["retokenized_prompts"] += 1
         return Completion(ids, logprobs, end)
+
+
+def call(transport: Transport, asks: Sequence[Ask[T]]) -> list[T]:
+    """Answers of an endpoint; `ModelError` where there is none, or a request is refused."""
+    try:
+        return transport.call(asks)
+    except RetrieverDown as error:
+        raise ModelError(f"the endpoint gives no answer: {error}") from None
+    except RetrieverError as error:
+        raise ModelError(f"the endpoint will not take a request: {error}") from None
+
+
+def only_model(transport: Transport, setting: str) -> str:
+    """The one model that an endpoint serves; a `ConfigError` that names the setting where it is not one."""
+    (said,) = call(transport, [Ask("GET", MODELS, read_json)])
+    names = [str(entry["id"]) for entry in said.get("data", ()) if "id" in entry] if isinstance(said, dict) else []
+    if len(names) != 1:
+        raise ConfigError(f"the endpoint serves {', '.join(names) or 'no model that it names'}; say which by {setting}")
+    return names[0]
 
 
 @dataclass(frozen=True)
