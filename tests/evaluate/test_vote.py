@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrsearch.evaluate.vote import majority_vote, pass_at_k
+from mrsearch.evaluate.vote import majority_vote, most_confident, pass_at_k
 
 
 def test_answers_that_normalise_alike_vote_together() -> None:
@@ -15,6 +15,12 @@ def test_answers_that_normalise_alike_vote_together() -> None:
 
 def test_the_first_of_equally_frequent_answers_wins() -> None:
     assert majority_vote(["b", "c", "c", "b"]) == "b"
+
+
+def test_a_grade_of_an_article_votes_as_it_is() -> None:
+    assert majority_vote(["B", "A", "a "]) == "A"
+    assert majority_vote(["A", "The", "the"]) == "The"
+    assert most_confident(["B", "A"], [-0.9, -0.2]) == "A"
 
 
 def test_blank_and_missing_answers_do_not_vote() -> None:

@@ -258,7 +258,7 @@ def _scale(
     curve = {
         "agent": evaluated.label,
         "set": reflect["set"],
-        "questions": reflect["questions"],
+        "questions": len({row["id"] for row in reflect["answers"]} & {row["id"] for row in parallel["answers"]}),
         "context": config.plan.context,
         "temperature": {"reflect": reflecting.sampling.temperature, "parallel": drawing.sampling.temperature},
         "curve": scaling_curve(reflect, parallel),

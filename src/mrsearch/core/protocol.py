@@ -94,6 +94,11 @@ class Prompts:
         "<answer> and </answer>; for example, <answer> Beijing </answer>.\nQuestion: {question}\n"
     )
     """Opens a window of the mode `ircot`: each thought is searched for."""
+    ircot_invalid: str = (
+        "\nThat was neither a thought nor an answer. Write one sentence between <think> and </think>, or the final "
+        "answer between <answer> and </answer>.\n"
+    )
+    """After a turn without either, in the mode `ircot`."""
     condense: str = (
         "Passages that were found for the query below follow between <information> and </information>. Write what in "
         "them helps to answer it, in a few sentences, and nothing else.\nQuery: {question}\n"

@@ -53,6 +53,7 @@ def mode_of(name: str, plan: Plan, prompts: Prompts, sampling: Sampling) -> Mode
     if name not in MODES:
         raise ConfigError(f"there is no mode {name!r}; known are {', '.join(MODES)}")
     single = replace(plan, episodes=1, explore=0, stop_when_stable=False)
+    closed = replace(single, searches=0, lookup=False, query="search")
     silent = replace(prompts, last_call="")
     match name:
         case "reflect":
@@ -63,13 +64,13 @@ def mode_of(name: str, plan: Plan, prompts: Prompts, sampling: Sampling) -> Mode
         case "long":
             return Mode(name, replace(single, searches=plan.searches * plan.episodes), prompts, sampling)
         case "direct":
-            return Mode(name, replace(single, searches=0), replace(silent, question=prompts.direct), sampling)
+            return Mode(name, closed, replace(silent, question=prompts.direct), sampling)
         case "cot":
-            return Mode(name, replace(single, searches=0), replace(silent, question=prompts.cot), sampling)
+            return Mode(name, closed, replace(silent, question=prompts.cot), sampling)
         case "rag":
-            looked_up = replace(single, searches=0, lookup=True)
-            return Mode(name, looked_up, replace(silent, question=prompts.rag), sampling)
+            return Mode(name, replace(closed, lookup=True), replace(silent, question=prompts.rag), sampling)
         case "ircot":
             thinking = replace(single, lookup=True, query="thought")
-            return Mode(name, thinking, replace(prompts, question=prompts.ircot), sampling)
+            asking = replace(prompts, question=prompts.ircot, invalid=prompts.ircot_invalid)
+            return Mode(name, thinking, asking, sampling)
     return Mode(name, single, prompts, sampling, condense=name == "search-o1")

@@ -94,7 +94,7 @@ def _parallel(played: Sequence[Played], samples: int) -> _Found:
     right, tokens, searches = (array.reshape(shape) for array in (scores.em, scores.tokens, scores.searches))
     em, f1, best = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     answers = []
-    told = all(logprob is not None for row in played for logprobs in row.logprobs for logprob in logprobs)
+    told = any(logprob is not None for row in played for logprobs in row.logprobs for logprob in logprobs)
     for place, row in enumerate(played):
         golds = row.samples[0].question.golden_answers
         given = [sample.episodes[0].answer for sample in row.samples]

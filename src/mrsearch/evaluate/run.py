@@ -84,5 +84,5 @@ def play_set(
     return journal.played
 
 
-_KEPT = ("near_ties", "condense_tokens", "retokenized_prompts")
+_KEPT = ("near_ties", "retrieval_condense_tokens", "retokenized_prompts")
 """Counters of an engine that belong to a result; others tell of the way there (retries, cache hits)."""

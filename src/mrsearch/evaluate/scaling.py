@@ -23,7 +23,7 @@ def samples_for(reflect: Mapping[str, Any]) -> int:
     tokens = cumulative_tokens(reflect["answers"])
     episodes = len(tokens)
     if not tokens or not tokens[0]:
-        return episodes
+        return max(1, episodes)
     return max(episodes, min(MOST_SAMPLES * episodes, math.ceil(tokens[-1] / tokens[0])))
 
 
@@ -34,25 +34,34 @@ def scaling_curve(reflect: Mapping[str, Any], parallel: Mapping[str, Any]) -> li
     reflecting; `equal_episodes` with the majority of n samples; `equal_tokens` with
     that of as many samples as take no more tokens, at least one. Both with the
     paired difference and its interval at 95 %; `any` is the bound that knows the
-    gold. `DataError` where the two were not asked the same.
+    gold. Over the questions that both have: one whose search had no answer may be
+    missing in either. `DataError` where there are none, or samples fewer than episodes.
     """
-    one, other = reflect["answers"], parallel["answers"]
-    if [row["id"] for row in one] != [row["id"] for row in other]:
+    drawn = {row["id"]: row for row in parallel["answers"]}
+    one = [row for row in reflect["answers"] if row["id"] in drawn]
+    other = [drawn[row["id"]] for row in one]
+    if not one:
         raise DataError("the results to compare were asked different questions; evaluate both on one set")
+    if len(other[0]["tokens"]) < len(one[0]["tokens"]):
+        raise DataError(
+            f"{len(other[0]['tokens'])} samples are fewer than the {len(one[0]['tokens'])} episodes that they are "
+            "compared with; draw as many"
+        )
     spent, costs = cumulative_tokens(one), cumulative_tokens(other)
     rows = []
     for n, tokens in enumerate(spent):
+        reflected = bootstrap([row["em"][n] for row in one])
         fitting = max(1, sum(cost <= tokens for cost in costs))
         rows.append(
             {
                 "episodes": n + 1,
-                "em": reflect["values"][f"em/{n + 1}"],
-                "interval": reflect["intervals"]["em"][n],
+                "em": reflected.mean,
+                "interval": (round(reflected.low, 4), round(reflected.high, 4)),
                 "tokens": round(tokens, 1),
                 "equal_episodes": _against(one, other, n, n + 1, costs),
                 "equal_tokens": {
                     **_against(one, other, n, fitting, costs),
-                    "tokens_left_over": fitting == len(costs) and costs[-1] < tokens - costs[0],
+                    "tokens_left_over": fitting == len(costs) and costs[-1] + costs[0] <= tokens,
                 },
             }
         )

@@ -16,8 +16,8 @@ def majority_vote(answers: Sequence[str | None]) -> str | None:
     """
     votes: dict[str, list[str]] = {}
     for answer in answers:
-        if answer and normalize(answer):
-            votes.setdefault(normalize(answer), []).append(answer)
+        if says := _said(answer):
+            votes.setdefault(says, []).append(answer or "")
     return max(votes.values(), key=len)[0] if votes else None
 
 
@@ -41,6 +41,12 @@ def most_confident(answers: Sequence[str | None], logprobs: Sequence[float | Non
     standing = [
         (logprob, -place)
         for place, (answer, logprob) in enumerate(zip(answers, logprobs, strict=True))
-        if answer and normalize(answer) and logprob is not None
+        if _said(answer) and logprob is not None
     ]
     return answers[-max(standing)[1]] if standing else None
+
+
+def _said(answer: str | None) -> str:
+    """What answers are compared by; the letter or band "A" keeps what normalising would leave nothing of."""
+    text = answer or ""
+    return normalize(text) or " ".join(text.casefold().split())

@@ -37,11 +37,11 @@ class CondensingRetriever:
 
     def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
         """One condensed passage for each request."""
-        found = self.inner.search(requests)
+        found = list(self.inner.search(requests))
         reading = [place for place, passages in enumerate(found) if passages]
         asked = [self._ask(place, requests[place], found[place]) for place in reading]
         for place, completion in zip(reading, self._policy.generate(asked) if asked else (), strict=True):
-            ids = list(completion.ids)
+            ids = list(completion.ids)[: self._tokens]
             written = ids[:-1] if ids and self._codec.ends_turn(ids[-1]) else ids
             with self._lock:
                 self.counters["condense_tokens"] += len(ids)

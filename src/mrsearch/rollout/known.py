@@ -24,7 +24,8 @@ Turn = Callable[[Question, int, str], str]
 
 def gold(question: Question, turns: int, read: str) -> str:
     """Answers a golden answer at once: scores 1 wherever a golden answer can be reached at all."""
-    return f"<think> I know. </think> <answer> {question.golden_answers[0]} </answer>"
+    answer = next(filter(str.strip, question.golden_answers), "")
+    return f"<think> I know. </think> <answer> {answer} </answer>"
 
 
 def null(question: Question, turns: int, read: str) -> str:
@@ -42,13 +43,20 @@ def titles(question: Question, turns: int, read: str) -> str:
     if place < len(question.supporting_titles):
         title = question.supporting_titles[place]
         return f"<think> I need {title}. </think> <search> {title} </search>"
-    words = f" {normalize(read)} "
-    found = all(f" {normalize(title)} " in words for title in question.supporting_titles)
+    found = all(_stands_in(title, read) for title in question.supporting_titles)
     for golden in question.golden_answers:
-        plain = normalize(golden)
-        if found if plain in ("yes", "no") else f" {plain} " in words:
+        if found if normalize(golden) in ("yes", "no") else _stands_in(golden, read):
             return f"<think> It is there. </think> <answer> {golden} </answer>"
     return _UNKNOWN
+
+
+def _stands_in(phrase: str, read: str) -> bool:
+    """Whether a phrase stands in a text as whole words; one of articles alone with its articles."""
+    plain = normalize(phrase)
+    if not plain:
+        phrase = " ".join(phrase.casefold().split())
+        return bool(phrase) and f" {phrase} " in f" {' '.join(read.casefold().split())} "
+    return f" {plain} " in f" {normalize(read)} "
 
 
 KNOWING: Mapping[str, Turn] = {"gold": gold, "null": null, "titles": titles}
