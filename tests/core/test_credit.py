@@ -10,30 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrsearch.core.credit import RULES, Ragged, discounted_sum, leave_one_out, mr_search, settle, signal
+from credit_cases import R1, assert_equal, batches
+from mrsearch.core.credit import RULES, discounted_sum, mr_search, signal
+from mrsearch.core.groups import Ragged, leave_one_out, settle
 from mrsearch.core.types import MetaEnd
 from mrsearch.errors import ConfigError, DataError
 
-R1 = np.array([[0.0, 1, 1], [0, 0, 1], [1, 1, 0]])
 # Peers' means, column by column: first (.5, .5, 0), second (.5, 1, .5), third (.5, .5, 1). Rewards less these:
 RELATIVE = [[-0.5, 0.5, 0.5], [-0.5, -1.0, 0.5], [1.0, 0.5, -1.0]]
-
-
-def assert_equal(advantages: npt.NDArray[np.float64], expected: object) -> None:
-    assert advantages.dtype == np.float64
-    np.testing.assert_allclose(advantages, np.asarray(expected, dtype=np.float64), atol=1e-6, rtol=0)
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[npt.NDArray[np.float64], list[int]]:
-    """Rewards and group ids: several full groups of two or more, their rows mixed."""
-    episodes = draw(st.integers(1, 4))
-    sizes = draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
-    groups = draw(st.permutations([number for number, size in enumerate(sizes) for _ in range(size)]))
-    values = st.floats(-2, 2, allow_subnormal=False) | st.sampled_from([0.0, 1.0])
-    row = st.lists(values, min_size=episodes, max_size=episodes)
-    rewards = draw(st.lists(row, min_size=len(groups), max_size=len(groups)))
-    return np.array(rewards), groups
 
 
 class TestGoldenValues:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,11 +23,12 @@ from mrsearch.core.ports import Search
 from mrsearch.core.protocol import Prompts, parse_turn
 from mrsearch.core.rewards import exact_match, normalize
 from mrsearch.core.types import Passage, Question
-from mrsearch.data import scripted
 from mrsearch.data.demonstrations import demonstration_from_record, load_demonstrations
 from mrsearch.data.hits import answer_rank, is_yes_no
 from mrsearch.data.questions import load_questions
-from mrsearch.data.scripted import DemoReport, GuidedSearcher, SearchHabits, demonstrations, unfit
+from mrsearch.data.scripted import reading, searcher
+from mrsearch.data.scripted.demos import DemoReport, demonstrations
+from mrsearch.data.scripted.searcher import GuidedSearcher, SearchHabits, unfit
 from mrsearch.errors import ConfigError
 from tiny_tokenizers import CHATML, byte_level
 
@@ -377,8 +379,9 @@ def test_the_report_counts_what_it_was_given() -> None:
     assert DemoReport().as_dict()["words_per_turn"] == 0
 
 
-def test_the_examples_in_the_module_are_right() -> None:
-    result = doctest.testmod(scripted)
+@pytest.mark.parametrize("module", [reading, searcher], ids=["reading", "searcher"])
+def test_the_examples_in_the_modules_are_right(module: ModuleType) -> None:
+    result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
 

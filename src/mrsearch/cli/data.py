@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mrsearch.core.plan import Plan
     from mrsearch.core.ports import Retriever
     from mrsearch.core.types import Question, Trajectory
-    from mrsearch.data.scripted import Unfit
+    from mrsearch.data.scripted.searcher import Unfit
 
 SHOWN = 5
 """Bad rows of a file that are shown."""
@@ -175,7 +175,8 @@ def demos(
     """
     from mrsearch.cli.running import Bar
     from mrsearch.data.sample import sample_questions
-    from mrsearch.data.scripted import DemoReport, SearchHabits, check_plan, demonstrations
+    from mrsearch.data.scripted.demos import DemoReport, demonstrations
+    from mrsearch.data.scripted.searcher import SearchHabits, check_plan
     from mrsearch.runs import finite, write_atomically
 
     _check_out(out)
@@ -297,7 +298,7 @@ def _usable(files: Sequence[str], only: Path | None, plan: Plan) -> tuple[list[Q
     from collections import Counter
 
     from mrsearch.data.sample import keep_ids, read_ids
-    from mrsearch.data.scripted import UNFIT, unfit
+    from mrsearch.data.scripted.searcher import UNFIT, unfit
     from mrsearch.data.sets import read_questions
 
     questions: list[Question] = []

@@ -127,7 +127,8 @@ class EndpointPolicy:
         for dialect in DIALECTS:
             ask = Ask("POST", COMPLETIONS, _read, content=self._body(probe, dialect))
             try:
-                (answer,) = self._transport.call([ask])
+                # Some servers answer 500 to what they do not know; one such answer may still be a bad moment.
+                (answer,) = self._transport.call([ask], suspect_after=2)
             except RetrieverDown as error:
                 raise ModelError(f"the endpoint gives no answer: {error}") from None
             except RetrieverError as error:
