@@ -28,6 +28,7 @@ class Endpoint:
     encode: Callable[[str], Sequence[int]]
     decode: Callable[[Sequence[int]], str]
     takes_ids: bool = True
+    refuses_ids: int = 422
     gives_logprobs: bool = True
     strict: bool = False
     keeps_stop: bool = False
@@ -51,7 +52,7 @@ class Endpoint:
             return 400, {"error": {"message": f"unknown: {sorted(set(body) - KNOWN)}"}}
         prompt = body["prompt"]
         if not isinstance(prompt, str) and not self.takes_ids:
-            return 422, {"detail": "prompt must be a string"}
+            return self.refuses_ids, {"detail": "prompt must be a string"}
         if "logprobs" in body and not self.gives_logprobs:
             return 500 if not self.strict else 400, {"error": "logprobs are off"}
         text = prompt if isinstance(prompt, str) else self.decode(prompt)

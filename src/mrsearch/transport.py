@@ -42,7 +42,7 @@ LONGEST_REST_S = 60.0
 """A server that fails rests for a second, then two, then four, and never longer than this."""
 
 SUSPECT_AFTER = 5
-"""Failures of a request after which the server is asked something plain, unless the caller says otherwise."""
+"""Failures of a request after which the server is asked something plain, to know which of the two is at fault."""
 
 LARGEST_ANSWER = 2**28
 """Bytes of an answer; one that goes on beyond is given up."""
@@ -100,6 +100,7 @@ class Transport:
         pause: float = 0.25,
         longest_pause: float = 8.0,
         rest: float = 1.0,
+        suspect_after: int = SUSPECT_AFTER,
         random: Random | None = None,
     ) -> None:
         if not deadline > 0:
@@ -121,18 +122,15 @@ class Transport:
         self._deadline = deadline
         self._connections = connections
         self._pause, self._longest_pause, self._rest = pause, longest_pause, rest
+        self._suspect_after = suspect_after
         self._random = random or Random()
         self._replicas = [_Replica(url) for url in self.urls]
         self._lock = Lock()
         self._live: _Live | None = None
 
-    def call(self, asks: Sequence[Ask[T]], *, suspect_after: int = SUSPECT_AFTER) -> list[T]:
-        """The answers to some requests, which are sent at once and share a deadline; the first that fails ends all.
-
-        After so many failures of one the server is asked something plain, to know
-        which of the two is at fault.
-        """
-        return self._run(lambda live: self._all(live, asks, suspect_after))
+    def call(self, asks: Sequence[Ask[T]]) -> list[T]:
+        """The answers to some requests, which are sent at once and share a deadline; the first that fails ends all."""
+        return self._run(lambda live: self._all(live, asks))
 
     def call_each(self, ask: Ask[T]) -> dict[str, T | RetrieverError]:
         """What each server for itself answers to a request."""
@@ -165,9 +163,9 @@ class Transport:
                 self._live = _Live(self._connections, self._headers)
             return self._live
 
-    async def _all(self, live: _Live, asks: Sequence[Ask[T]], suspect_after: int) -> list[T]:
+    async def _all(self, live: _Live, asks: Sequence[Ask[T]]) -> list[T]:
         until = live.loop.time() + self._deadline
-        tasks = [asyncio.create_task(self._send(live, ask, until, self._replicas, suspect_after)) for ask in asks]
+        tasks = [asyncio.create_task(self._send(live, ask, until, self._replicas)) for ask in asks]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
@@ -185,9 +183,7 @@ class Transport:
         answers = await asyncio.gather(*(one(replica) for replica in self._replicas))
         return {replica.url: answer for replica, answer in zip(self._replicas, answers, strict=True)}
 
-    async def _send(
-        self, live: _Live, ask: Ask[T], until: float, replicas: Sequence[_Replica], suspect_after: int = SUSPECT_AFTER
-    ) -> T:
+    async def _send(self, live: _Live, ask: Ask[T], until: float, replicas: Sequence[_Replica]) -> T:
         """Try until there is an answer, the request turns out to be at fault, or time is up."""
         now = live.loop.time
         started = now()
@@ -219,7 +215,7 @@ class Transport:
             if told is None or not failure.brief:
                 told = failure
             suspicious += failure.suspicious
-            if failure.suspicious and suspicious % suspect_after == 0:
+            if failure.suspicious and suspicious % self._suspect_after == 0:
                 await self._blame(live, ask, replica, tries, failure, until)
             if any(other.free(now()) for other in replicas if other not in tried):
                 self.counters["failovers"] += 1

@@ -31,7 +31,7 @@ QUESTION = Question("q", "Who wrote Emma?", ("Jane Austen",))
 END = "<|end|>"
 
 VLLM = {"keeps_stop": False, "says_stop": True, "gives_ids": True}
-LLAMA_CPP = {"takes_ids": False, "gives_logprobs": False}
+LLAMA_CPP = {"takes_ids": False, "refuses_ids": 500, "gives_logprobs": False}
 OPENAI = {"strict": True}
 SILENT = {"strict": True, "takes_ids": False, "gives_logprobs": False}
 DIALECTS = {"vllm": VLLM, "llama.cpp": LLAMA_CPP, "openai": OPENAI, "silent": SILENT}
@@ -93,6 +93,13 @@ class TestDialects:
         first = next(body for body in server.bodies if body["max_tokens"] > 1)
         assert first["prompt"] == window.ids[: turn.start]
         assert window.logprobs[turn.start : turn.end] == [-0.5] * (turn.end - turn.start)
+
+    def test_an_answer_of_500_to_what_is_not_understood_is_asked_for_twice_and_no_more(self) -> None:
+        server = serve(**LLAMA_CPP)
+        play(server)
+        probes = [json.dumps(body) for body in server.bodies if body["max_tokens"] == 1]
+        refused = [probe for probe in dict.fromkeys(probes) if '"logprobs"' in probe or '"prompt": [' in probe]
+        assert [probes.count(probe) for probe in refused] == [2] * 3
 
     def test_without_log_probabilities_there_are_none(self) -> None:
         (trajectory,), asked, _ = play(serve(**SILENT))

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from threading import Lock
 from typing import Any, Protocol, TypeVar
@@ -23,6 +24,9 @@ from mrsearch.transport import Ask, Transport, base_url, read_json
 
 COMPLETIONS = "/v1/completions"
 MODELS = "/v1/models"
+
+PROBE_S = 60.0
+"""Seconds that an endpoint may take to say what it serves and understands, before anything is asked of its model."""
 
 T = TypeVar("T")
 
@@ -89,18 +93,22 @@ class EndpointPolicy:
         self._codec = codec
         self._counters: Counter[str] = Counter(generated_tokens=0, retokenized_prompts=0)
         self._lock = Lock()
-        self._transport = Transport(
+        connect = partial(
+            Transport,
             [base_url(url, "engine.url", "/v1")],
             plain=Ask("GET", MODELS, read_json),
             hint="is the server up, and is engine.url right?",
             token=token,
-            deadline=deadline,
             connections=connections,
             pause=pause,
             random=random,
         )
-        self.model = model or only_model(self._transport, "engine.served_model")
-        self.dialect = self._find_dialect()
+        self._transport = connect(deadline=deadline)
+        # Some servers answer 500 to what they do not know; one such answer may still be a bad moment.
+        probing = connect(deadline=min(PROBE_S, deadline), suspect_after=2)
+        self.model = model or only_model(probing, "engine.served_model")
+        self.dialect = self._find_dialect(probing)
+        probing.close()
 
     @property
     def counters(self) -> Counter[str]:
@@ -120,17 +128,18 @@ class EndpointPolicy:
 
     # -- what the endpoint understands ---------------------------------------------------------
 
-    def _find_dialect(self) -> Dialect:
+    def _find_dialect(self, probing: Transport) -> Dialect:
         ids = self._codec.encode_reply("The capital of France is")
         probe = Generate((0,), ids, 0, 1, ("</answer>",), Sampling(temperature=0.0), 0)
         refusals = []
         for dialect in DIALECTS:
             ask = Ask("POST", COMPLETIONS, _read, content=self._body(probe, dialect))
             try:
-                # Some servers answer 500 to what they do not know; one such answer may still be a bad moment.
-                (answer,) = self._transport.call([ask], suspect_after=2)
+                (answer,) = probing.call([ask])
             except RetrieverDown as error:
-                raise ModelError(f"the endpoint gives no answer: {error}") from None
+                raise ModelError(
+                    f"the endpoint gives no answer to a completion of one token, with {dialect}: {error}"
+                ) from None
             except RetrieverError as error:
                 refusals.append(str(error))
                 continue
