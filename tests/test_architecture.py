@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "mrsearch"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "jsonl": set(),
+    "functions": set(),
     "core": set(),
     "config": {"core"},
     "runs": {"core"},
@@ -36,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Parts of mrsearch that a part may import, besides itself and `errors` (which imports nothing)."""
 
-LEAVES = {"errors", "jsonl"}
+LEAVES = {"errors", "jsonl", "functions"}
 """Parts that import no other and that all but the core may import; the core may import `errors` alone."""
 
 EVERYTHING = {"build", "prepare", "cli"}

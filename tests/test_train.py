@@ -16,6 +16,7 @@ from mrsearch.core.credit import mr_search
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Completion, Generate, StepMetrics
 from mrsearch.core.protocol import Prompts
+from mrsearch.core.rewards import REWARDS
 from mrsearch.core.types import Episode, Question, Trajectory
 from mrsearch.data.sample import sample_questions
 from mrsearch.errors import Interrupted, Outage
@@ -183,7 +184,7 @@ class TestStep:
         played, _ = lab.player().play(
             QUESTIONS[:1], lab.config.plan, group_size=2, sampling=lab.config.sampling, seed=(0, 1)
         )
-        rewarded = assign_rewards(played, "em")
+        rewarded = assign_rewards(played, REWARDS["em"])
         credited = assign_credit(rewarded, lab.config.credit, lab.config.plan)
         assert [trajectory.rewards for trajectory in played] == [[], []]
         assert [trajectory.advantages for trajectory in rewarded] == [[], []]

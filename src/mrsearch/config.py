@@ -20,11 +20,13 @@ from typing import Any, Literal
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from mrsearch.core.credit import RULES
+from mrsearch.core.correction import Correction
+from mrsearch.core.credit import OUTCOME_RULES, RULES
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Sampling
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.rewards import REWARDS
+from mrsearch.core.shaping import Shaping
 from mrsearch.errors import ConfigError
 
 
@@ -142,7 +144,9 @@ class CreditConfig:
     """Rewards to advantages."""
 
     rule: str = "mr_search"
-    """Name of a rule in `core/credit.py`."""
+    """mr_search, rloo, grpo, dr_grpo, reinforce_pp, reinforce_pp_baseline or mt_grpo (docs/methods.md)."""
+    outcome: Literal["each", "last"] = "each"
+    """An episode is credited by its own reward, or all by the last one; for rules that know one reward of a sample."""
     gamma: float = 1.0
     """Discount over episodes; 0 credits an episode with its own reward alone."""
     ragged: Literal["zero", "present"] = "zero"
@@ -167,6 +171,23 @@ class LossConfig:
     """Weight of the k3 estimate of the divergence from the reference model; at 0 none is loaded."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
+    mean: Literal["tokens", "sequences", "constant"] = "tokens"
+    """Over all trained tokens of a step; over those of a meta-episode, then over these; or sums over `length`."""
+    length: int = 0
+    """For `mean=constant`: what the sum of a meta-episode is divided by, for example the tokens that it may have."""
+
+    llds: float = 0.0
+    """Weight of the penalty on falling likelihood where the advantage is not negative (LLDS, arXiv 2512.04220); 0.2."""
+    llds_gate: Literal["action", "token", "response"] = "action"
+    """What has to fall as a whole before its tokens are held: a turn, nothing but the token, or an episode."""
+    llds_answer: float = 1.0
+    """Weight of that penalty in turns that answer (LLDS-MA takes less than 1)."""
+    correction: Correction = "none"
+    """Weights between sampler and trainer: token_tis, token_mis, episode_tis or episode_mis (docs/methods.md)."""
+    correction_low: float = 0.5
+    """Least weight that is kept, for token_mis and episode_mis."""
+    correction_high: float = 2.0
+    """Largest weight."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +307,8 @@ class Config:
     prompts: Prompts = field(default_factory=Prompts)
     sampling: Sampling = field(default_factory=Sampling)
     reward: str = "em"
-    """Name of a reward in `core/rewards.py`."""
+    """Score of an answer: em, f1, sub_em, or a function of your own as module:function."""
+    shaping: Shaping = field(default_factory=Shaping)
     credit: CreditConfig = field(default_factory=CreditConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -464,9 +486,21 @@ def _plain(value: Any) -> Any:
 
 def _check(config: Config) -> None:
     """What a type alone cannot say: ranges, names that nobody has, settings that do not fit together."""
-    for name, value, known in (("reward", config.reward, REWARDS), ("credit.rule", config.credit.rule, RULES)):
-        if value not in known:
-            raise ConfigError(f"{name} is {value!r}; known are {', '.join(sorted(known))}")
+    if config.reward not in REWARDS and ":" not in config.reward:
+        known = ", ".join(sorted(REWARDS))
+        raise ConfigError(f"reward is {config.reward!r}; known are {known}, and module:function of your own")
+    if config.credit.rule not in RULES:
+        raise ConfigError(f"credit.rule is {config.credit.rule!r}; known are {', '.join(sorted(RULES))}")
+    if config.credit.outcome == "last" and config.credit.rule not in OUTCOME_RULES:
+        raise ConfigError(
+            f"credit.outcome=last is for rules that know one reward of a sample ({', '.join(OUTCOME_RULES)}), and "
+            f"credit.rule is {config.credit.rule}; MR-Search with the last reward alone is credit.rule=rloo"
+        )
+    if (config.loss.mean == "constant") != (config.loss.length > 0):
+        raise ConfigError(
+            f"loss.mean is {config.loss.mean} and loss.length {config.loss.length}; a constant needs a length above 0, "
+            "and nothing else has one"
+        )
     for section, ranges in _RANGES.items():
         branch = attrgetter(section)(config) if section else config
         for name, (least, most) in ranges.items():
@@ -522,7 +556,19 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "retrieval": {"title_weight": _ANY, "rerank_depth": _POSITIVE, "cache": _ANY, "deadline_s": (0.001, math.inf)},
     "sampling": {"temperature": _ANY, "top_p": _SHARE, "top_k": _ANY},
     "credit": {"gamma": _SHARE, "cost": _ANY},
-    "loss": {"clip_low": _SHARE, "clip_high": _ANY, "dual_clip": _ANY, "kl": _ANY, "entropy": _ANY},
+    "shaping": {"format": _SHARE, "retrieval": _SHARE, "floor": _SHARE, "repetition": _ANY, "improvement": _ANY},
+    "loss": {
+        "clip_low": _SHARE,
+        "clip_high": _ANY,
+        "dual_clip": _ANY,
+        "kl": _ANY,
+        "entropy": _ANY,
+        "length": _ANY,
+        "llds": _ANY,
+        "llds_answer": _SHARE,
+        "correction_low": _SHARE,
+        "correction_high": _POSITIVE,
+    },
     "optimizer": {
         "lr": _ANY,
         "betas": (0.0, 0.999999),
@@ -572,6 +618,11 @@ def check_training(config: Config) -> None:
         raise ConfigError(
             "sampling.top_p and sampling.top_k must be off in training: the ratio would compare probabilities of "
             "different distributions; set sampling.top_p=1 sampling.top_k=0"
+        )
+    if config.loss.llds and config.train.updates < 2:
+        raise ConfigError(
+            f"loss.llds is {config.loss.llds:g} with train.updates={config.train.updates}: at the first update of a "
+            "rollout no likelihood has fallen yet, so that it would do nothing; take two updates or more"
         )
     if config.plan.stop_when_stable:
         raise ConfigError("plan.stop_when_stable is for inference; training plays every episode of the plan")

@@ -8,6 +8,7 @@ resumed run repeats exactly what an uninterrupted one would have done.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,13 @@ from mrsearch.config import Config, CreditConfig
 from mrsearch.core.credit import RULES, signal
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Learner
-from mrsearch.core.rewards import REWARDS
+from mrsearch.core.rewards import REWARDS, Reward
+from mrsearch.core.shaping import Shaping, shaped_rewards
 from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.order import DataOrder
-from mrsearch.errors import Interrupted, Outage
+from mrsearch.errors import DataError, Interrupted, Outage
 from mrsearch.evaluate.scores import summarize
+from mrsearch.functions import load_function
 from mrsearch.rollout.driver import PlayStats
 from mrsearch.rollout.play import Player
 from mrsearch.runs import Checkpoint, RunFolder
@@ -93,6 +96,7 @@ class ReinforcementStage:
         self._order = DataOrder(questions, seed=config.seed)
         self._player = player
         self._learner = learner
+        self._reward = reward_function(config.reward)
 
     def step(self, step: int) -> StepOutcome:
         """One step of MR-Search."""
@@ -131,7 +135,9 @@ class ReinforcementStage:
                 seed=(config.seed, step),
                 first_group=len(set(_groups(rollout.played))),
             )
-            credited = assign_credit(assign_rewards(trajectories, config.reward), config.credit, config.plan)
+            credited = assign_credit(
+                assign_rewards(trajectories, self._reward, config.shaping), config.credit, config.plan
+            )
             missing = rollout.take_in(credited, stats, config)
             if not missing:
                 break
@@ -247,16 +253,41 @@ def resume(
     return checkpoint.step, checkpoint.state["best"], checkpoint.state.get("unvalidated")
 
 
-def assign_rewards(trajectories: Sequence[Trajectory], reward: str) -> list[Trajectory]:
+def reward_function(name: str) -> Reward:
+    """The reward that a setting names: one of ours, or `module:function` of the user's own.
+
+    That gets the answer (None where none was given) and the list of golden answers, and
+    returns a number.
+    """
+    if name in REWARDS:
+        return REWARDS[name]
+    own = load_function(name, "reward")
+
+    def reward(answer: str | None, golds: Sequence[str]) -> float:
+        try:
+            value = own(answer, list(golds))
+        except Exception as error:
+            raise DataError(
+                f"reward={name} failed on the answer {answer!r} ({type(error).__name__}: {error})"
+            ) from error
+        try:
+            found = float(value)
+        except (TypeError, ValueError):
+            found = math.nan
+        if not math.isfinite(found):
+            raise DataError(f"reward={name} returned {value!r} for the answer {answer!r}; it must be a finite number")
+        return found
+
+    return reward
+
+
+def assign_rewards(
+    trajectories: Sequence[Trajectory],
+    reward: Reward,
+    shaping: Shaping = Shaping(),  # noqa: B008
+) -> list[Trajectory]:
     """Score every episode's answer, as it was parsed when it was given."""
-    function = REWARDS[reward]
-    return [
-        replace(
-            trajectory,
-            rewards=[function(episode.answer, trajectory.question.golden_answers) for episode in trajectory.episodes],
-        )
-        for trajectory in trajectories
-    ]
+    return [replace(trajectory, rewards=shaped_rewards(trajectory, reward, shaping)) for trajectory in trajectories]
 
 
 def assign_credit(trajectories: Sequence[Trajectory], config: CreditConfig, plan: Plan) -> list[Trajectory]:
@@ -270,6 +301,8 @@ def assign_credit(trajectories: Sequence[Trajectory], config: CreditConfig, plan
         mask=np.array(plan.credit_mask),
         ragged=config.ragged,
         cost=config.cost,
+        outcome=config.outcome,
+        tokens=np.array([_row(_tokens(trajectory), plan.episodes) for trajectory in trajectories]),
     )
     return [
         replace(trajectory, advantages=row[: len(trajectory.episodes)].tolist())
@@ -281,6 +314,11 @@ def mean_rewards(trajectories: Sequence[Trajectory], episodes: int) -> dict[str,
     """Mean reward of each episode index; a missing episode counts as 0."""
     rewards = np.array([_row(trajectory.rewards, episodes) for trajectory in trajectories])
     return {f"reward/{n + 1}": float(rewards[:, n].mean()) for n in range(episodes)}
+
+
+def _tokens(trajectory: Trajectory) -> list[float]:
+    """Trained tokens of each episode."""
+    return [float(sum(turn.end - turn.start for turn in episode.turns)) for episode in trajectory.episodes]
 
 
 def _row(values: Sequence[float], episodes: int) -> list[float]:

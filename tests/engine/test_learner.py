@@ -98,6 +98,38 @@ def written_out(model: LanguageModel, trajectories: Sequence[Trajectory], loss: 
     return gradients(model)
 
 
+def every_token(model: LanguageModel, trajectories: Sequence[Trajectory]):
+    """Of each meta-episode's windows: what autograd has for its trained tokens, with their places in the mask."""
+    for trajectory in trajectories:
+        for window in trajectory.windows:
+            where = [n for n, sampled in enumerate(window.loss_mask) if sampled]
+            ids = torch.tensor([window.ids])
+            logits = model.module(input_ids=ids, use_cache=False).logits[0] / TEMPERATURE
+            yield (
+                trajectory,
+                window,
+                where,
+                logits.log_softmax(dim=-1)[[n - 1 for n in where]].gather(1, ids[0, where][:, None])[:, 0],
+            )
+
+
+def moved(trajectories: Sequence[Trajectory], by: float, seed: int = 5) -> list[Trajectory]:
+    """The trajectories as a policy would have sampled them whose log-probabilities lie up to so far from these."""
+    random = np.random.default_rng(seed)
+    return [
+        replace(
+            trajectory,
+            windows=[
+                replace(
+                    window, logprobs=(np.array(window.logprobs) + random.uniform(-by, by, len(window.ids))).tolist()
+                )
+                for window in trajectory.windows
+            ],
+        )
+        for trajectory in trajectories
+    ]
+
+
 # -- one mean ---------------------------------------------------------------------------------
 
 
@@ -112,7 +144,10 @@ def test_the_gradient_is_the_one_that_autograd_gives_for_the_mean_over_all_train
     assert_close(gradients(model), expected)
 
 
-@pytest.mark.parametrize("loss", [LossConfig(), LossConfig(kl=0.2, entropy=0.1)], ids=["plain", "all terms"])
+EVERY_TERM = LossConfig(kl=0.2, entropy=0.1, llds=0.3, llds_answer=0.5, mean="sequences", correction="token_tis")
+
+
+@pytest.mark.parametrize("loss", [LossConfig(), EVERY_TERM], ids=["plain", "all terms"])
 @pytest.mark.parametrize("updates", [1, 2, 3])
 def test_small_batches_give_the_gradient_and_the_weights_of_one_big_batch(updates, loss):
     results = []
@@ -129,6 +164,113 @@ def test_small_batches_give_the_gradient_and_the_weights_of_one_big_batch(update
         assert_close(grads, results[0][0], 1e-9)
         assert_close(params, results[0][1], 1e-9)
         assert values == pytest.approx(results[0][2], abs=1e-6)
+
+
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, context="last")], ids=["full", "last"])
+def test_the_mean_over_meta_episodes_is_the_one_that_autograd_gives(plan):
+    model = tiny_model(double=True)
+    trajectories = rollout(model, plan=plan)
+    loss = LossConfig(mean="sequences")
+    model.module.zero_grad()
+    for trajectory, window, where, logprobs in every_token(model, trajectories):
+        advantages = torch.tensor([trajectory.advantages[window.episode_ids[n] - 1] for n in where])
+        sampled = torch.tensor([window.logprobs[n] for n in where])
+        of_all = sum(each.trained for each in trajectory.windows) * len(trajectories)
+        (token_losses(Tokens(logprobs, logprobs, advantages, sampled), loss).sum() / of_all).backward()
+    expected = gradients(model)
+    learner(model, loss=loss).step(Batch(trajectories, 1))
+    assert_close(gradients(model), expected)
+    learner(model, loss=LossConfig(mean="constant", length=50)).step(Batch(trajectories, 1))
+
+
+# -- LLDS ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, context="last")], ids=["full", "last"])
+@pytest.mark.parametrize("gate", ["action", "token", "response"])
+def test_falling_likelihood_costs_what_the_formula_says(plan, gate):
+    """At the second of two updates: the first has moved the model, and its groups are others."""
+    far = replace(NO_LIMIT, lr=0.02)
+    trajectories = rollout(tiny_model(double=True), plan=plan)
+    second = [trajectory for trajectory in trajectories if trajectory.group % 2 == 1]
+    found = {}
+    for weight in (0.0, 0.3):
+        copy = tiny_model(double=True)
+        made = learner(copy, updates=2, optimizer=far, loss=LossConfig(llds=weight, llds_gate=gate))
+        metrics = made.step(Batch(trajectories, 1))
+        found[weight] = gradients(copy)
+    before = [logprobs.detach() for *_, logprobs in every_token(tiny_model(double=True), second)]
+    model = tiny_model(double=True)
+    learner(model, optimizer=far).step(Batch([one for one in trajectories if one not in second], 1))
+    penalty, members, tokens = 0.0, 0, 0
+    model.module.zero_grad()
+    terms = []
+    for (trajectory, window, where, logprobs), old in zip(every_token(model, second), before, strict=True):
+        for episode in trajectory.episodes:
+            if trajectory.advantages[episode.number - 1] < 0:
+                continue
+            mine = [k for k, n in enumerate(where) if window.episode_ids[n] == episode.number]
+            if not mine:
+                continue
+            members += 1
+            tokens += len(mine)
+            falls = old[mine] - logprobs[mine]
+            actions = [[at for at, k in enumerate(mine) if turn.start <= where[k] < turn.end] for turn in episode.turns]
+            parts = {"action": actions, "token": [[at] for at in range(len(mine))], "response": [range(len(mine))]}[
+                gate
+            ]
+            held = [torch.relu(falls[list(part)]).sum() for part in parts if falls[list(part)].sum() > 0]
+            terms.append((sum(held, torch.tensor(0.0)), len(mine)))
+    for held, count in terms:
+        penalty = penalty + (held / tokens if gate == "token" else held / (count * members))
+    assert float(penalty.detach()) > 1e-3
+    (0.3 * penalty).backward()
+    expected = [plain + extra for plain, extra in zip(found[0.0], gradients(model), strict=True)]
+    assert_close(found[0.3], expected)
+    assert metrics.values["llds"] == pytest.approx(0.3 * float(penalty.detach()) / 2, rel=1e-5)
+
+
+def test_at_the_first_update_nothing_has_fallen():
+    model = tiny_model(double=True)
+    trajectories = rollout(model)
+    plain, held = tiny_model(double=True), tiny_model(double=True)
+    learner(plain).step(Batch(trajectories, 1))
+    metrics = learner(held, loss=LossConfig(llds=0.3)).step(Batch(trajectories, 1))
+    assert "llds" not in metrics.values
+    assert_close(gradients(held), gradients(plain), 1e-5)
+
+
+# -- sampler and trainer ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("correction", ["token_tis", "token_mis", "episode_tis", "episode_mis"])
+def test_where_sampler_and_trainer_agree_a_correction_changes_nothing(correction):
+    trajectories = rollout(tiny_model(double=True))
+    plain, corrected = tiny_model(double=True), tiny_model(double=True)
+    learner(plain, updates=2).step(Batch(trajectories, 1))
+    metrics = learner(corrected, updates=2, loss=LossConfig(correction=correction)).step(Batch(trajectories, 1))
+    assert_close(weights(corrected), weights(plain), 1e-5)
+    assert metrics.values["weight"] == pytest.approx(1, abs=1e-4)
+    assert metrics.values["weight_bounded"] == 0
+
+
+def test_tokens_that_the_sampler_saw_otherwise_weigh_otherwise():
+    """At the first update the ratio is 1 whatever the sampler said, so that the gradient is w A dlogp."""
+    model = tiny_model(double=True)
+    trajectories = moved(rollout(model), by=1.5)
+    model.module.zero_grad()
+    total = sum(window.trained for trajectory in trajectories for window in trajectory.windows)
+    bounded = count = 0
+    for trajectory, window, where, logprobs in every_token(model, trajectories):
+        weight = (logprobs.detach() - torch.tensor([window.logprobs[n] for n in where])).exp()
+        advantages = torch.tensor([trajectory.advantages[window.episode_ids[n] - 1] for n in where])
+        (-(weight.clamp(max=2.0) * advantages * logprobs).sum() / total).backward()
+        bounded += int((weight > 2).sum())
+        count += len(where)
+    expected = gradients(model)
+    metrics = learner(model, loss=LossConfig(correction="token_tis")).step(Batch(trajectories, 1))
+    assert_close(gradients(model), expected)
+    assert 0 < metrics.values["weight_bounded"] == pytest.approx(bounded / count)
 
 
 def test_the_second_update_is_on_other_groups_and_sees_the_first_ones_weights():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from mrsearch.engine.loss import (
     Tokens,
     backward_in_chunks,
     k3,
+    likelihood_gates,
     logprobs_in_chunks,
     states_at,
     supervised_losses,
@@ -68,6 +70,28 @@ def test_the_clipped_surrogate_by_hand(advantage, ratio, expected):
 
 def test_without_dual_clip_a_bad_token_has_no_bound():
     assert loss(-1.0, 5.0, LossConfig(dual_clip=0.0)) == pytest.approx(5.0)
+
+
+def test_the_ratio_is_against_the_old_policy_and_the_weight_multiplies_the_policy_term_alone():
+    made = tokens([-1.0], [-3.0], [1.0], entropy=2.0)
+    old = torch.tensor([-1.0 - math.log(1.1)], dtype=torch.float64)
+    weighted = replace(made, old=old, weights=torch.tensor([0.5], dtype=torch.float64))
+    assert float(token_losses(weighted, LossConfig(entropy=0.1))) == pytest.approx(-1.1 * 0.5 - 0.2)
+
+
+@pytest.mark.parametrize(
+    ("gate", "parts", "expected"),
+    [
+        # Two actions (.2, -.1, .1) and (-.3, .1): the first falls as a whole, the second and both together do not.
+        ("action", [0, 0, 0, 1, 1], 0.3),
+        ("token", [0, 0, 0, 1, 1], 0.4),
+        ("response", [0, 0, 0, 0, 0], 0.0),
+    ],
+)
+def test_what_falls_as_a_whole_is_held(gate, parts, expected):
+    falls = torch.tensor([0.2, -0.1, 0.1, -0.3, 0.1], dtype=torch.float64)
+    gates = likelihood_gates(falls, torch.tensor(parts), gate)
+    assert float((torch.relu(falls) * gates).sum()) == pytest.approx(expected)
 
 
 def test_the_two_sides_of_the_clip_are_set_apart():

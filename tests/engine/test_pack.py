@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from mrsearch.core.types import Episode, Question, Trajectory, Window
-from mrsearch.engine.pack import FILL, micro_batches, pad_rows, rows_of, split_by_group
+from mrsearch.core.types import Action, Episode, Question, Trajectory, Turn, Window
+from mrsearch.engine.pack import FILL, micro_batches, pad_rows, preserving, rows_of, scaled, split_by_group
 
 CPU = torch.device("cpu")
 
@@ -124,3 +125,67 @@ def test_a_group_is_never_split_between_two_updates():
 def test_with_fewer_groups_than_updates_some_have_nothing_to_do():
     rows = rows_of([trajectory(FULL, advantages=[1.0, 1.0], group=3)])
     assert [len(share) for share in split_by_group(rows, 3)] == [1, 0, 0]
+
+
+def with_turns(trajectory_: Trajectory) -> Trajectory:
+    """A trajectory of `FULL` with its turns: a search and an answer in the first episode, an answer in the next."""
+    places = [(1, 2, 4, "search"), (1, 5, 6, "answer"), (2, 7, 8, "answer")]
+    for episode, start, end, kind in places:
+        turn = Turn("", Action(kind, ""), "stop", True, 0, start, end)
+        trajectory_.episodes[episode - 1].turns.append(turn)
+    return trajectory_
+
+
+def test_each_token_knows_its_episode_its_turn_and_whether_that_answers():
+    (row,) = rows_of([with_turns(trajectory(FULL, advantages=[0.5, -2.0]))])
+    assert row.episodes.tolist() == [1, 1, 1, 2]
+    assert row.turns.tolist() == [0, 0, 1, 2]
+    assert row.answers.tolist() == [False, False, True, True]
+    batch = pad_rows([row, row], device=CPU)
+    assert batch.actions.tolist() == [0, 0, 1, 2, 3, 3, 4, 5]
+    assert batch.episodes.tolist() == [0, 0, 0, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("mean", "expected"),
+    [
+        # Four tokens in one meta-episode, one in the other
+        ("tokens", [1 / 5] * 5),
+        ("sequences", [1 / 8] * 4 + [1 / 2]),
+        ("constant", [1 / 20] * 5),
+    ],
+)
+def test_scales_make_a_mean_of_a_sum(mean, expected):
+    short = window(("env", [1], 1), ("policy", [9], 1))
+    rows = rows_of([trajectory(FULL, advantages=[0.5, -2.0]), trajectory(short, advantages=[3.0])])
+    found = scaled(rows, mean, 10 if mean == "constant" else 0)
+    assert [scale for row in found for scale in row.scales] == pytest.approx(expected)
+
+
+def test_windows_of_one_meta_episode_are_one_sequence():
+    first, second = window(("policy", [3, 4], 1)), window(("env", [3], 1), ("policy", [8], 2))
+    rows = scaled(rows_of([trajectory(first, second, advantages=[0.5, -2.0])]), "sequences")
+    assert [row.scales.tolist() for row in rows] == [pytest.approx([1 / 3] * 2), pytest.approx([1 / 3])]
+
+
+def test_episodes_whose_advantage_is_not_negative_are_held():
+    rows = rows_of(
+        [
+            with_turns(trajectory(FULL, advantages=[0.5, -2.0], group=1)),
+            with_turns(trajectory(FULL, advantages=[0.0, 1.0], group=2)),
+            with_turns(trajectory(FULL, advantages=[-1.0, -1.0], group=3)),
+        ]
+    )
+    # Three members: the first episode of the first, both of the second.
+    first, second, third = (row.preserve for row in preserving(rows, "action", 1.0))
+    assert first.tolist() == pytest.approx([1 / 9] * 3 + [0])
+    assert second.tolist() == pytest.approx([1 / 9] * 3 + [1 / 3])
+    assert not third.any()
+    # By token the mean is over the 3 + 3 + 1 tokens of all members.
+    assert preserving(rows, "token", 1.0)[1].preserve.tolist() == pytest.approx([1 / 7] * 4)
+    assert preserving(rows, "action", 0.5)[0].preserve.tolist() == pytest.approx([1 / 9, 1 / 9, 1 / 18, 0])
+
+
+def test_without_a_member_nothing_is_held():
+    rows = rows_of([trajectory(FULL, advantages=[-1.0, -1.0])])
+    assert not preserving(rows, "token", 1.0)[0].preserve.any()

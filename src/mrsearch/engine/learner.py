@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,18 +14,30 @@ import torch
 
 from mrsearch.codec import HFCodec
 from mrsearch.config import LossConfig, OptimizerConfig
+from mrsearch.core.correction import importance_weights
 from mrsearch.core.ports import Batch, StepMetrics
 from mrsearch.engine.loss import (
     Tokens,
     backward_in_chunks,
     k3,
+    likelihood_gates,
     logprobs_in_chunks,
     states_at,
     supervised_losses,
     token_losses,
 )
 from mrsearch.engine.model import LanguageModel, read_weights
-from mrsearch.engine.pack import MicroBatch, Row, micro_batches, rows_of, split_by_group
+from mrsearch.engine.pack import (
+    MicroBatch,
+    Row,
+    batches,
+    micro_batches,
+    pad_rows,
+    preserving,
+    rows_of,
+    scaled,
+    split_by_group,
+)
 from mrsearch.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -89,7 +102,10 @@ class EmbeddedLearner:
     def step(self, batch: Batch) -> StepMetrics:
         """Train on one batch in `updates` optimiser steps; what has nothing to train is skipped and counted."""
         tally = _Tally()
-        for share in split_by_group(rows_of(batch.trajectories), self._updates):
+        rows = rows_of(batch.trajectories)
+        if self._kind == "rl" and (self._loss.correction != "none" or self._loss.llds > 0):
+            rows = self._with_old(rows, tally)
+        for share in split_by_group(rows, self._updates):
             self._update(share, tally)
             self._done += 1  # planned updates, so that one that is skipped does not stretch the schedule
         return StepMetrics(tally.metrics())
@@ -98,7 +114,11 @@ class EmbeddedLearner:
         """One optimiser step: the mean over all trained tokens of its rows, however they are batched."""
         tally.begin_update()
         trained = sum(len(row.positions) for row in rows)
-        every_row = self._kind == "rl" and (self._loss.kl > 0 or self._loss.entropy > 0)
+        loss = self._loss
+        every_row = self._kind == "rl" and (loss.kl > 0 or loss.entropy > 0 or loss.llds > 0)
+        rows = scaled(rows, loss.mean, loss.length)
+        if self._kind == "rl" and loss.llds:
+            rows = preserving(rows, loss.llds_gate, loss.llds_answer)
         active = list(rows) if every_row else [kept for row in rows if (kept := row.with_gradient())]
         tally.trained_tokens += trained
         tally.idle_tokens += trained - sum(len(row.positions) for row in active)
@@ -106,10 +126,9 @@ class EmbeddedLearner:
             tally.skipped_updates += 1
             return
         self._optimizer.zero_grad(set_to_none=True)
-        batches = micro_batches(active, self._micro_batch_tokens, device=self._model.device)
-        for micro in batches:
+        for micro in micro_batches(active, self._micro_batch_tokens, device=self._model.device):
             with self._model.computing():
-                self._accumulate(micro, trained, tally, first_update=tally.updates == 0)
+                self._accumulate(micro, tally, first_update=tally.updates == 0)
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm))
         if not math.isfinite(norm):
             self._optimizer.zero_grad(set_to_none=True)
@@ -124,16 +143,46 @@ class EmbeddedLearner:
         self._optimizer.zero_grad(set_to_none=True)
         tally.took_update(norm, rate)
 
-    def _accumulate(self, micro: MicroBatch, trained: int, tally: _Tally, *, first_update: bool) -> None:
+    def _with_old(self, rows: Sequence[Row], tally: _Tally) -> list[Row]:
+        """The rows with this model's log-probabilities before it moves, and weights between it and the sampler."""
+        corrected: dict[int, Row] = {}
+        for batch in batches(rows, self._micro_batch_tokens):
+            micro = pad_rows(batch, device=self._model.device)
+            with self._model.computing(), torch.no_grad():
+                states = states_at(self._model, micro.ids, micro.rows, micro.positions)
+                every = self._logprobs(self._model, states, micro).cpu().double().numpy()
+            ends = np.cumsum([len(row.positions) for row in batch])
+            for row, old in zip(batch, np.split(every, ends[:-1]), strict=True):
+                weights = importance_weights(
+                    old - row.logprobs,
+                    row.episodes,
+                    self._loss.correction,
+                    low=self._loss.correction_low,
+                    high=self._loss.correction_high,
+                )
+                if self._loss.correction != "none":
+                    tally.add_weights(old - row.logprobs, weights)
+                corrected[id(row)] = replace(row, old=old, weights=weights)
+        return [corrected[id(row)] for row in rows]
+
+    def _logprobs(self, model: LanguageModel, states: torch.Tensor, micro: MicroBatch) -> torch.Tensor:
+        return logprobs_in_chunks(model, states, micro.targets, temperature=self._temperature, chunk=self._chunk)
+
+    def _accumulate(self, micro: MicroBatch, tally: _Tally, *, first_update: bool) -> None:
         states = states_at(self._model, micro.ids, micro.rows, micro.positions)
         reference = None
         if self._kind == "rl" and self._loss.kl:
             assert self._reference is not None
             with torch.no_grad():
                 kept = states_at(self._reference, micro.ids, micro.rows, micro.positions)
-            reference = logprobs_in_chunks(
-                self._reference, kept, micro.targets, temperature=self._temperature, chunk=self._chunk
-            )
+            reference = self._logprobs(self._reference, kept, micro)
+        held = None
+        # Before the first update nothing has fallen; what rounding makes of that would have a whole gradient.
+        if self._kind == "rl" and self._loss.llds and not first_update:
+            # Whether a turn as a whole became less likely is known only when all of its tokens are.
+            falls = micro.old - self._logprobs(self._model, states.detach(), micro)
+            parts = micro.episodes if self._loss.llds_gate == "response" else micro.actions
+            held = micro.preserve * likelihood_gates(falls, parts, self._loss.llds_gate) * self._loss.llds
 
         def loss_of(which: slice, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
             tokens = Tokens(
@@ -142,9 +191,15 @@ class EmbeddedLearner:
                 micro.advantages[which],
                 micro.logprobs[which],
                 None if reference is None else reference[which],
+                micro.old[which],
+                micro.weights[which],
             )
             losses = token_losses(tokens, self._loss) if self._kind == "rl" else supervised_losses(tokens)
-            loss = losses.sum() / trained
+            loss = (losses * micro.scales[which]).sum()
+            if held is not None:
+                fall = torch.relu(micro.old[which] - logprobs) * held[which]
+                tally.add_fall(fall)
+                loss = loss + fall.sum()
             tally.add_loss(tokens, loss)
             if self._kind == "rl":
                 tally.add_ratios(tokens, self._loss, first_update=first_update)
@@ -210,7 +265,18 @@ class _Tally:
         self._has_ratios = False
         self._has_reference = False
         self._first_count = 0
+        self._fall: float | None = None
+        self._weights = np.zeros(3)  # number, sum, how many were bounded
         self._mismatch = np.zeros(2)  # sum and maximum of |sampled - recomputed|, before the weights move
+
+    @torch.no_grad()
+    def add_fall(self, fall: torch.Tensor) -> None:
+        """Take in the penalty on falling likelihood of one chunk of tokens."""
+        self._fall = (self._fall or 0.0) + float(fall.sum())
+
+    def add_weights(self, log_ratios: np.ndarray, weights: np.ndarray) -> None:
+        """Take in the importance weights of one row: their sum, and how many were bounded."""
+        self._weights += (len(weights), weights.sum(), (~np.isclose(weights, np.exp(log_ratios))).sum())
 
     @torch.no_grad()
     def add_loss(self, tokens: Tokens, loss: torch.Tensor) -> None:
@@ -267,6 +333,10 @@ class _Tally:
                 values |= {"ratio": ratio, "clip_share": clipped}
             if self._has_reference:
                 values["kl"] = divergence
+        if self._fall is not None:
+            values["llds"] = self._fall / max(1, self.updates)
+        if self._weights[0]:
+            values["weight"], values["weight_bounded"] = (float(v) for v in self._weights[1:] / self._weights[0])
         if self._first_count:
             values |= {
                 "logprob_mismatch_mean": self._mismatch[0] / self._first_count,

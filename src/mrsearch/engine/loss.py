@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -53,33 +53,56 @@ def token_logprobs(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.T
 
 @dataclass(frozen=True)
 class Tokens:
-    """Trained tokens of one chunk, [M] each; `reference` is there only when the divergence is on."""
+    """Trained tokens of one chunk, [M] each; `reference` is there only when the divergence is on.
+
+    `old` are log-probabilities under the policy that the ratio is taken against, by
+    default those with which the tokens were `sampled`; `weights` multiply the policy term.
+    """
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
     advantages: torch.Tensor
     sampled: torch.Tensor
     reference: torch.Tensor | None = None
+    old: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
 
 
 def token_losses(tokens: Tokens, config: LossConfig) -> torch.Tensor:
-    """The loss of every token, [M]: clipped surrogate with dual clip, plus divergence, less entropy bonus.
-
-    The old policy is the one that sampled: its log-probabilities come with the tokens.
-    """
+    """The loss of every token, [M]: clipped surrogate with dual clip, plus divergence, less entropy bonus."""
     advantages = tokens.advantages
-    ratio = (tokens.logprobs - tokens.sampled).exp()
+    ratio = (tokens.logprobs - (tokens.sampled if tokens.old is None else tokens.old)).exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     losses = torch.maximum(-ratio * advantages, -clipped * advantages)
     if config.dual_clip:
         bounded = torch.minimum(losses, -config.dual_clip * advantages)
         losses = torch.where(advantages < 0, bounded, losses)
+    if tokens.weights is not None:
+        losses = losses * tokens.weights
     if config.kl:
         assert tokens.reference is not None
         losses = losses + config.kl * k3(tokens.logprobs, tokens.reference)
     if config.entropy:
         losses = losses - config.entropy * tokens.entropy
     return losses
+
+
+ROUNDING = 1e-6
+"""A sum of log-probabilities that is no more than this is none."""
+
+
+def likelihood_gates(
+    falls: torch.Tensor, parts: torch.Tensor, gate: Literal["action", "token", "response"]
+) -> torch.Tensor:
+    """Whether each token's fall in likelihood counts, [M] of 0 and 1: where those of its action or episode sum above 0.
+
+    `falls` [M] are old less new log-probabilities, `parts` [M] numbers of actions or
+    episodes. With "token" each counts for itself.
+    """
+    if gate == "token":
+        return torch.ones_like(falls)
+    sums = torch.zeros(int(parts.max()) + 1, dtype=falls.dtype, device=falls.device).index_add_(0, parts, falls)
+    return (sums > ROUNDING).to(falls.dtype)[parts]
 
 
 def supervised_losses(tokens: Tokens) -> torch.Tensor:

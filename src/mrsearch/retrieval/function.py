@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 from mrsearch.core.ports import Search
 from mrsearch.core.types import Passage
-from mrsearch.errors import ConfigError, MrsearchError, RetrieverDown, RetrieverError
+from mrsearch.errors import MrsearchError, RetrieverDown, RetrieverError
+from mrsearch.functions import load_function
 from mrsearch.retrieval.wire import read_answer
 
 CONTRACT = "it must return a list with a list of passages for each query"
@@ -36,7 +34,7 @@ class FunctionRetriever:
     """
 
     def __init__(self, function: str | Callable[[list[str], int], Any]) -> None:
-        self._function = _load(function) if isinstance(function, str) else function
+        self._function = load_function(function, "retrieval.function") if isinstance(function, str) else function
         self._name = function if isinstance(function, str) else getattr(function, "__qualname__", repr(function))
 
     def search(self, requests: Sequence[Search]) -> list[list[Passage]]:
@@ -91,36 +89,3 @@ def _passage(item: object) -> Passage:
     if isinstance(item, Mapping) and isinstance(score := item.get("score"), Real):
         item = {**item, "score": float(score)}  # the number may be of another library
     return read_answer({"result": [[item]]}, 1)[0][0]
-
-
-def _load(name: str) -> Callable[[list[str], int], Any]:
-    module_name, colon, path = name.partition(":")
-    if not colon or not module_name or not path:
-        raise ConfigError(f"retrieval.function is {name!r}; write it as module:function")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        # For good, since the function may import more when it is called; last, so that it hides nothing.
-        sys.path.append(here)
-    try:
-        value: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"{module_name} of retrieval.function needs a module that is not there: {error}"
-            ) from error
-        raise ConfigError(
-            f"there is no module {module_name!r} (retrieval.function={name}); it must be installed or lie in {here}"
-        ) from None
-    except Exception as error:
-        raise ConfigError(
-            f"{module_name} of retrieval.function cannot be imported ({type(error).__name__}: {error})"
-        ) from error
-    where = getattr(value, "__file__", None) or module_name
-    for part in path.split("."):
-        if not hasattr(value, part):
-            raise ConfigError(f"there is no {part!r} in {where} (retrieval.function={name})")
-        value = getattr(value, part)
-    if not callable(value):
-        raise ConfigError(f"{path} in {where} is no function but of type {type(value).__name__}")
-    found: Callable[[list[str], int], Any] = value
-    return found
