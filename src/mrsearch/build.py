@@ -14,6 +14,7 @@ import torch
 
 from mrsearch.codec import HFCodec, byte_tokenizer
 from mrsearch.config import SOURCES, Config, EngineConfig, RetrievalConfig, check_training
+from mrsearch.core.credit import PPO
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Policy, Retriever
@@ -22,6 +23,7 @@ from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.demonstrations import Demonstration, load_demonstrations
 from mrsearch.data.sample import sample_questions
 from mrsearch.data.sets import read_questions
+from mrsearch.engine.critic import Critic
 from mrsearch.engine.learner import EmbeddedLearner
 from mrsearch.engine.model import LanguageModel
 from mrsearch.engine.rollout import EmbeddedDriver, EmbeddedPolicy
@@ -217,6 +219,20 @@ def embedded_learner(config: Config, model: LanguageModel, codec: HFCodec) -> Em
         micro_batch_tokens=config.engine.micro_batch_tokens,
         logit_chunk=config.engine.logit_chunk,
         reference=reference,
+        critic=_critic(config, updates) if config.train.kind == "rl" and config.credit.rule == PPO else None,
+    )
+
+
+def _critic(config: Config, updates: int) -> Critic:
+    """A critic on the model that training starts from."""
+    device = choose_device(config.engine)
+    return Critic(
+        LanguageModel.load(config.model.path, device=device, dtype=config.model.dtype),
+        config=config.critic,
+        optimizer=config.optimizer,
+        gamma=config.credit.gamma,
+        total_updates=config.train.steps * updates,
+        micro_batch_tokens=config.engine.micro_batch_tokens,
     )
 
 

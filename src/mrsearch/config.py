@@ -21,7 +21,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from mrsearch.core.correction import Correction
-from mrsearch.core.credit import OUTCOME_RULES, RULES
+from mrsearch.core.credit import OUTCOME_RULES, PPO, RULES
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Sampling
 from mrsearch.core.protocol import Prompts
@@ -144,7 +144,7 @@ class CreditConfig:
     """Rewards to advantages."""
 
     rule: str = "mr_search"
-    """mr_search, rloo, grpo, dr_grpo, reinforce_pp, reinforce_pp_baseline or mt_grpo (docs/methods.md)."""
+    """mr_search, rloo, grpo, dr_grpo, reinforce_pp, reinforce_pp_baseline, mt_grpo or ppo (docs/methods.md)."""
     outcome: Literal["each", "last"] = "each"
     """An episode is credited by its own reward, or all by the last one; for rules that know one reward of a sample."""
     gamma: float = 1.0
@@ -188,6 +188,22 @@ class LossConfig:
     """Least weight that is kept, for token_mis and episode_mis."""
     correction_high: float = 2.0
     """Largest weight."""
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The critic of `credit.rule=ppo`: a value head on a copy of the policy's model, whole and in memory beside it."""
+
+    lr: float = 1e-5
+    """Learning rate; the rest of its optimiser is set by `optimizer`."""
+    warmup: int = 0
+    """Updates over which the rate rises linearly from 0."""
+    lam: float = 1.0
+    """lambda of generalised advantage estimation; 1 takes the whole return."""
+    clip: float = 0.5
+    """The value loss is at least that of a value held within so much of the old one; 0 turns it off."""
+    whiten: bool = True
+    """Advantages are given mean 0 and variance 1 over the tokens of a step."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +327,7 @@ class Config:
     shaping: Shaping = field(default_factory=Shaping)
     credit: CreditConfig = field(default_factory=CreditConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -489,8 +506,12 @@ def _check(config: Config) -> None:
     if config.reward not in REWARDS and ":" not in config.reward:
         known = ", ".join(sorted(REWARDS))
         raise ConfigError(f"reward is {config.reward!r}; known are {known}, and module:function of your own")
-    if config.credit.rule not in RULES:
-        raise ConfigError(f"credit.rule is {config.credit.rule!r}; known are {', '.join(sorted(RULES))}")
+    if config.credit.rule not in (*RULES, PPO):
+        raise ConfigError(f"credit.rule is {config.credit.rule!r}; known are {', '.join(sorted((*RULES, PPO)))}")
+    if config.credit.rule == PPO and config.credit.no_signal != "keep":
+        raise ConfigError(
+            "credit.no_signal is for rules that compare within a group; the critic learns from all of them"
+        )
     if config.credit.outcome == "last" and config.credit.rule not in OUTCOME_RULES:
         raise ConfigError(
             f"credit.outcome=last is for rules that know one reward of a sample ({', '.join(OUTCOME_RULES)}), and "
@@ -569,6 +590,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "correction_low": _SHARE,
         "correction_high": _POSITIVE,
     },
+    "critic": {"lr": _ANY, "warmup": _ANY, "lam": _SHARE, "clip": _ANY},
     "optimizer": {
         "lr": _ANY,
         "betas": (0.0, 0.999999),

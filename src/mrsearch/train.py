@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mrsearch.config import Config, CreditConfig
-from mrsearch.core.credit import RULES, signal
+from mrsearch.core.credit import PPO, RULES, rewards_alone, signal
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Learner
 from mrsearch.core.rewards import REWARDS, Reward
@@ -291,9 +291,14 @@ def assign_rewards(
 
 
 def assign_credit(trajectories: Sequence[Trajectory], config: CreditConfig, plan: Plan) -> list[Trajectory]:
-    """Turn the rewards of all groups into advantages, by the configured rule."""
-    advantages = RULES[config.rule](
-        np.array([_row(trajectory.rewards, plan.episodes) for trajectory in trajectories]),
+    """Turn the rewards of all groups into advantages, by the configured rule.
+
+    For PPO these are the rewards themselves, after cost and mask: the learner's critic makes advantages of them.
+    """
+    rewards = np.array([_row(trajectory.rewards, plan.episodes) for trajectory in trajectories])
+    rule = rewards_alone if config.rule == PPO else RULES[config.rule]
+    advantages = rule(
+        rewards,
         groups=_groups(trajectories),
         lengths=np.array([len(trajectory.episodes) for trajectory in trajectories]),
         ended=[trajectory.finish_reason for trajectory in trajectories],

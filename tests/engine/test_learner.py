@@ -16,10 +16,11 @@ from mrsearch.config import LossConfig, OptimizerConfig
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Sampling
 from mrsearch.core.types import Trajectory, Window
-from mrsearch.engine.learner import EmbeddedLearner, learning_rate
+from mrsearch.engine.learner import EmbeddedLearner
 from mrsearch.engine.loss import Tokens, token_losses
 from mrsearch.engine.model import LanguageModel
 from mrsearch.engine.rollout import EmbeddedDriver
+from mrsearch.engine.schedule import learning_rate
 from mrsearch.errors import DataError
 from mrsearch.rollout.play import Player
 from tiny_models import PROMPTS, VOCABULARY, PlaceRetriever, questions, tiny_codec, tiny_model

@@ -160,6 +160,12 @@ def _mt_grpo(settled: Settled, terms: Terms) -> FloatArray:
     return turn + outcome
 
 
+def _rewards_alone(settled: Settled, terms: Terms) -> FloatArray:
+    """No rule: the rewards themselves, after cost and mask, for a critic to make advantages of."""
+    return settled.rewards * terms.mask
+
+
+rewards_alone = _rule(_rewards_alone)
 mr_search = _rule(_mr_search)
 rloo = _rule(_rloo)
 grpo = _rule(_grpo)
@@ -178,6 +184,9 @@ RULES: dict[str, CreditRule] = {
     "mt_grpo": mt_grpo,
 }
 """The rules by the name that a config gives them."""
+
+PPO = "ppo"
+"""In the place of a rule: a critic, which the learner has, makes advantages of tokens from the rewards of episodes."""
 
 OUTCOME_RULES = ("rloo", "grpo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline")
 """Rules that know one reward of a sample, and can therefore take the last one for all episodes."""

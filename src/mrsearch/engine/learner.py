@@ -16,6 +16,7 @@ from mrsearch.codec import HFCodec
 from mrsearch.config import LossConfig, OptimizerConfig
 from mrsearch.core.correction import importance_weights
 from mrsearch.core.ports import Batch, StepMetrics
+from mrsearch.engine.critic import Critic, explained_variance
 from mrsearch.engine.loss import (
     Tokens,
     backward_in_chunks,
@@ -38,6 +39,7 @@ from mrsearch.engine.pack import (
     scaled,
     split_by_group,
 )
+from mrsearch.engine.schedule import learning_rate
 from mrsearch.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -46,20 +48,13 @@ _LOGITS_AT_ONCE = 2**25
 """Logits of one chunk where the config does not say: 128 MiB in float32."""
 
 
-def learning_rate(config: OptimizerConfig, update: int, total: int) -> float:
-    """Learning rate of one update of `total`, counted from 0."""
-    rising = min(1.0, (update + 1) / config.warmup) if config.warmup else 1.0
-    start = config.decay_from * total
-    done = min(1.0, max(0.0, (update - start) / max(1.0, total - start)))
-    falling = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
-    return config.lr * rising * falling[config.schedule]
-
-
 class EmbeddedLearner:
     """Trains a `LanguageModel` on one machine; implements the `Learner` port.
 
     `total_updates` sets the end of the schedule, `temperature` is the one at
-    which turns were sampled, `updates` the number of optimiser steps a rollout.
+    which turns were sampled, `updates` the number of optimiser steps a rollout. With a
+    `critic` the advantages of a batch are rewards of episodes, and the critic makes
+    advantages of tokens from them (PPO).
     """
 
     def __init__(
@@ -76,6 +71,7 @@ class EmbeddedLearner:
         micro_batch_tokens: int = 16384,
         logit_chunk: int = 0,
         reference: LanguageModel | None = None,
+        critic: Critic | None = None,
     ) -> None:
         self._model = model
         self._codec = codec
@@ -88,6 +84,7 @@ class EmbeddedLearner:
         self._micro_batch_tokens = micro_batch_tokens
         self._chunk = logit_chunk or max(64, _LOGITS_AT_ONCE // model.vocabulary)
         self._reference = reference
+        self._critic = critic
         self._names, parameters = zip(*model.trainable(), strict=True)
         self._parameters = list(parameters)
         self._optimizer = torch.optim.AdamW(
@@ -105,8 +102,13 @@ class EmbeddedLearner:
         rows = rows_of(batch.trajectories)
         if self._kind == "rl" and (self._loss.correction != "none" or self._loss.llds > 0):
             rows = self._with_old(rows, tally)
+        if self._critic is not None:
+            rows = self._critic.judge(rows)
+            tally.extra["critic/explained_variance"] = explained_variance(rows)
         for share in split_by_group(rows, self._updates):
             self._update(share, tally)
+            if self._critic is not None:
+                tally.extra |= self._critic.update(share)
             self._done += 1  # planned updates, so that one that is skipped does not stretch the schedule
         return StepMetrics(tally.metrics())
 
@@ -222,6 +224,8 @@ class EmbeddedLearner:
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         torch.save(state, folder / "learner.pt")
+        if self._critic is not None:
+            self._critic.save(folder)
 
     def _adapters(self) -> dict[str, torch.Tensor]:
         """Weights that the saved model does not hold as they are: those of adapters, which it has merged."""
@@ -243,6 +247,8 @@ class EmbeddedLearner:
                 parameter.copy_(weights[name])
         self._optimizer.load_state_dict(state["optimizer"])
         self._done = state["updates"]
+        if self._critic is not None:
+            self._critic.load(folder)
         torch.set_rng_state(state["random"])
         if state["random_cuda"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(state["random_cuda"])
@@ -258,6 +264,7 @@ class _Tally:
         self.updates = 0
         self.rate = 0.0
         self.grad_norms: list[float] = []
+        self.extra: dict[str, float] = {}
         self._loss = 0.0
         self._pending_loss = 0.0
         self._count = 0
@@ -325,6 +332,7 @@ class _Tally:
             "skipped_updates": self.skipped_updates,
             "grad_norm": float(np.mean(self.grad_norms)) if self.grad_norms else 0.0,
             "lr": self.rate,
+            **self.extra,
         }
         if self._count:
             entropy, ratio, clipped, divergence = (float(value) for value in self._sums / self._count)

@@ -114,6 +114,11 @@ class LanguageModel:
         return int(self._head.weight.shape[0])
 
     @property
+    def width(self) -> int:
+        """D, the size of a state."""
+        return int(self._head.weight.shape[1])
+
+    @property
     def _slides(self) -> bool:
         return "sliding_attention" in self._layer_types
 

@@ -42,6 +42,10 @@ class Row:
     """What a token's loss counts in the sum of the step."""
     preserve: np.ndarray
     """What its fall in likelihood counts there (LLDS)."""
+    values: np.ndarray
+    """The critic's, before the token."""
+    returns: np.ndarray
+    """What the critic learns."""
     group: int
     sample: int
     """Number of the meta-episode in the batch."""
@@ -68,6 +72,8 @@ PER_TOKEN = (
     "weights",
     "scales",
     "preserve",
+    "values",
+    "returns",
 )
 """The arrays of a row that have an entry for each trained token."""
 
@@ -86,6 +92,8 @@ class MicroBatch:
     weights: torch.Tensor
     scales: torch.Tensor
     preserve: torch.Tensor
+    values: torch.Tensor
+    returns: torch.Tensor
     actions: torch.Tensor
     """Number of the turn, from 0 over the whole micro-batch."""
     episodes: torch.Tensor
@@ -118,6 +126,8 @@ def rows_of(trajectories: Sequence[Trajectory]) -> list[Row]:
                     weights=np.ones(len(positions)),
                     scales=np.ones(len(positions)),
                     preserve=np.zeros(len(positions)),
+                    values=np.zeros(len(positions)),
+                    returns=np.zeros(len(positions)),
                     group=trajectory.group,
                     sample=sample,
                 )
@@ -230,6 +240,8 @@ def pad_rows(rows: Sequence[Row], *, device: torch.device) -> MicroBatch:
         weights=tensor(joined["weights"], torch.float32),
         scales=tensor(joined["scales"], torch.float32),
         preserve=tensor(joined["preserve"], torch.float32),
+        values=tensor(joined["values"], torch.float32),
+        returns=tensor(joined["returns"], torch.float32),
         actions=tensor(_numbered(which, joined["turns"]), torch.long),
         episodes=tensor(_numbered(which, joined["episodes"]), torch.long),
     )
