@@ -118,7 +118,7 @@ class EmbeddedLearner:
         trained = sum(len(row.positions) for row in rows)
         loss = self._loss
         every_row = self._kind == "rl" and (loss.kl > 0 or loss.entropy > 0 or loss.llds > 0)
-        rows = scaled(rows, loss.mean, loss.length)
+        rows = scaled(rows, loss.mean, loss.length) if self._kind == "rl" else scaled(rows, "tokens")
         if self._kind == "rl" and loss.llds:
             rows = preserving(rows, loss.llds_gate, loss.llds_answer)
         active = list(rows) if every_row else [kept for row in rows if (kept := row.with_gradient())]
