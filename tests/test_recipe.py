@@ -68,11 +68,11 @@ def test_the_recipes_of_the_paper_carry_its_values(name: str) -> None:
 
 def test_a_baseline_differs_from_the_main_recipe_by_what_it_says_alone() -> None:
     main = load_config(recipe_path("qwen2.5-3b-nq-hotpotqa"))
-    r1 = load_config(recipe_path("qwen2.5-3b-r1"))
+    r1 = load_config(recipe_path("r1"))
     mode = mode_of("cot", main.plan, main.prompts, main.sampling)
     assert (r1.plan, r1.prompts) == (mode.plan, mode.prompts)
     assert replace(r1, plan=main.plan, prompts=main.prompts) == main
-    rejecting = load_config(recipe_path("qwen2.5-3b-rejection-sampling"))
+    rejecting = load_config(recipe_path("rejection-sampling"))
     assert rejecting.train.kind == "supervised"
     changed = {"data": main.data, "optimizer": main.optimizer, "plan": main.plan, "train": main.train}
     assert replace(rejecting, **changed) == main  # type: ignore[arg-type]
