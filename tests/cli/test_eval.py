@@ -15,8 +15,10 @@ from mrsearch.cli import main
 from mrsearch.cli.eval import LOSSES, losses
 from mrsearch.cli.evaluations import Asked, evaluation_name
 from mrsearch.config import Config, load_config
+from mrsearch.core.ports import Completion, Generate, Sampling
 from mrsearch.evaluate.modes import mode_of
 from mrsearch.evaluate.scores import COUNTED
+from mrsearch.rollout.known import KnowingPolicy
 
 VALIDATION = "data.validation=sets/test.jsonl.gz"
 PLAN = ["plan.window_tokens=60000", "plan.turn_tokens=2000", "plan.observation_tokens=4000", "plan.searches=2"]
@@ -125,6 +127,37 @@ def test_scaling_sets_reflection_against_as_many_samples_and_as_many_tokens(
     assert [row["equal_tokens"]["samples"] for row in found["curve"]] == [1, 2, 3]
     assert all(row["em"] == row["equal_tokens"]["em"] == 1 for row in found["curve"])
     assert json.loads(Path("kept/known-gold-scaling-one-3.json").read_text())["curve"] == found["curve"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], Sampling(temperature=0.0)),
+        (["--mode", "rag"], Sampling(temperature=0.0)),
+        (["--mode", "parallel"], Sampling(temperature=1.0)),
+        (["--temperature", "0.7"], Sampling(temperature=0.7)),
+        (["--mode", "parallel", "--temperature", "0.7"], Sampling(temperature=0.7)),
+        (["sampling.temperature=1", "sampling.top_k=5"], Sampling(temperature=1.0, top_k=5)),
+    ],
+)
+def test_the_sampling_that_was_asked_for_is_the_one_that_reaches_the_engine(
+    world: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    expected: Sampling,
+) -> None:
+    seen: set[Sampling] = set()
+    generate = KnowingPolicy.generate
+
+    def spy(self: KnowingPolicy, requests: Sequence[Generate]) -> list[Completion]:
+        seen.update(request.sampling for request in requests)
+        return generate(self, requests)
+
+    monkeypatch.setattr(KnowingPolicy, "generate", spy)
+    report = evaluate(capsys, "known:gold", "--data", "one.jsonl", "--episodes", "2", *options)
+    assert seen == {expected}
+    assert report["results"][0]["temperature"] == expected.temperature
 
 
 @pytest.mark.parametrize("mode", ["reflect", "parallel"])
