@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from completions_server import Endpoint, endpoint
+from mrsearch.core.types import Action, Episode, Passage, Question, Trajectory, Turn
 from mrsearch.errors import ConfigError, ModelError
-from mrsearch.judge import Case, Judge, message, verdict
+from mrsearch.judge import Case, Judge, TurnJudge, message, score, verdict
 from mrsearch.rollout.chat import ChatEndpoint
 
 PARIS = Case("What is the capital of France?", ("Paris", "the city of light"), "It is Paris, I think")
@@ -86,6 +87,49 @@ def test_another_judge_gives_verdicts_of_its_own(tmp_path: Path) -> None:
     other.model = "other"
     Judge(other, kept).verdicts([PARIS])
     assert len(other.asked) == 1
+
+
+class TestTurns:
+    @pytest.mark.parametrize(
+        ("said", "expected"),
+        [
+            ("It found it.\nSCORE: 7", 0.7),
+            ("**score: 2.5 / 10**", 0.25),
+            ("SCORE: 0", 0.0),
+            ("SCORE: 10", 1.0),
+            ("SCORE: 11", None),
+            ("SCORE: -1", None),
+            ("SCORE: 7\nor so", None),
+            ("seven", None),
+            (None, None),
+        ],
+    )
+    def test_a_score_is_on_the_last_line(self, said: str | None, expected: float | None) -> None:
+        assert score(said) == expected
+
+    def test_each_turn_but_the_last_of_an_episode_is_shown_with_those_before_it(self) -> None:
+        class Scores:
+            model = "judge"
+            asked: list[str] = []  # noqa: RUF012
+
+            def ask(self, messages: Sequence[str]) -> list[str | None]:
+                self.asked += messages
+                return [f"SCORE: {text.count('Found by turn')}" for text in messages]
+
+        found = (Passage("1", "Emma", 'By "Jane"\nAusten'),)
+        texts = ["<search>a</search>", "<search>b</search>", "<answer>c</answer>"]
+        turns = [Turn(text, Action("search", "a"), "stop", True, 0, 0, 0, found) for text in texts]  # type: ignore[arg-type]
+        episodes = [Episode(1, turns, "answer", "c"), Episode(2, turns[2:], "answer", "c"), Episode(3)]
+        one = Trajectory(Question("1", "Who?", ("c",)), 0, 0, episodes, [], "complete")
+        chat = Scores()
+        judge = TurnJudge(chat)
+        assert judge([one, one]) == [[[0.1, 0.2, None], [None], []]] * 2
+        assert judge([one]) == [[[0.1, 0.2, None], [None], []]]
+        assert len(chat.asked) == 2  # what was asked once is known
+        assert "judge turn 2, and no other" in chat.asked[1]
+        lines = chat.asked[1].splitlines()
+        assert 'Turn 2: "<search>b</search>"' in lines
+        assert 'Found by turn 1: ["Emma: By \\"Jane\\"\\nAusten"]' in lines
 
 
 class TestChatEndpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,22 +13,23 @@ from typing import Any, Literal
 import pytest
 
 from mrsearch.config import Config, CreditConfig, from_dict
-from mrsearch.core.credit import mr_search
+from mrsearch.core.credit import RULES, mr_search
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Completion, Generate, StepMetrics
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.rewards import REWARDS
 from mrsearch.core.types import Episode, Question, Trajectory
 from mrsearch.data.sample import sample_questions
-from mrsearch.errors import Interrupted, Outage
+from mrsearch.errors import DataError, Interrupted, Outage
 from mrsearch.evaluate.run import evaluate
-from mrsearch.rollout.driver import SimpleDriver
+from mrsearch.rollout.driver import PlayStats, SimpleDriver
 from mrsearch.rollout.play import Player
 from mrsearch.runs import RunFolder
 from mrsearch.train import (
     REFILL_ROUNDS,
     Hooks,
     ReinforcementStage,
+    Rollout,
     Stage,
     StepOutcome,
     SupervisedStage,
@@ -114,7 +116,10 @@ def settings(changes: Mapping[str, Mapping[str, Any]], seed: int = 0) -> Config:
         "checkpoint": {"every": 2},
         "eval": {"every": 2},
     }
+    plain = {name: value for name, value in changes.items() if not isinstance(value, Mapping)}
+    changes = {name: value for name, value in changes.items() if name not in plain}
     merged = {name: {**tree.get(name, {}), **changes.get(name, {})} for name in {**tree, **changes}}
+    merged |= plain
     return from_dict({"seed": seed, **merged})
 
 
@@ -178,6 +183,57 @@ class TestStep:
         assert (first.rewards, second.rewards) == ([0.0, 1.0], [1.0, 0.0])
         # Against the peer: first episodes -1 and 1, second 1 and -1; later credit flows back: -1 + 1 and 1 - 1.
         assert (first.advantages, second.advantages) == ([0.0, 1.0], [0.0, -1.0])
+
+    def test_rewards_of_turns_are_added_by_the_rule_for_them(self, make: Make) -> None:
+        def script(request: Generate, text: str, weight: int) -> str:
+            return "<search>q</search>" if "</information>" not in text else YES
+
+        def scorer(trajectories: Sequence[Trajectory]) -> list[list[list[float | None]]]:
+            return [[[0.5 * (1 - one.member), None]] for one in trajectories]
+
+        settings = {"plan": {"episodes": 1, "searches": 1}, "train": {"steps": 1}}
+        by_turn = {"credit": {"rule": "step_process"}, "process": {"kind": "rule", "weight": 2.0}}
+        lab = make(script, **settings, **by_turn)
+        stage = ReinforcementStage(lab.config, QUESTIONS, lab.player(), lab.learner, scorer)
+        first, second, *_ = stage.step(1).trajectories
+        # Scores .5 and 0 beside the outcome 1: turns 2 (.5 + 1 - 1) and 2 (0 + 1 - 1), then the answers' 1.
+        assert (first.turn_advantages, second.turn_advantages) == ([[1.0, 0.0]], [[-1.0, -1.0]])
+        assert (first.advantages, second.advantages) == ([1.0], [-1.0])
+        assert Trajectory.from_record(first.to_record()) == first
+
+    def test_a_signal_may_lie_in_a_later_turn_alone(self, make: Make) -> None:
+        lab = make(train={"steps": 1})
+        one, other = (
+            replace(trajectory, advantages=[0.0], turn_advantages=[[0.0, value]])
+            for trajectory, value in zip(make(by_member(YES, NO)).train().batches[1][:2], (0.5, 0.0), strict=True)
+        )
+        assert Rollout().take_in([one, other], PlayStats(), lab.config) == 0
+
+    def test_a_reward_of_ones_own(self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "my_reward.py").write_text(
+            "def length(answer, golds):\n    return len(answer or '') / 100\n\n"
+            "def words(answer, golds):\n    return 'good'\n\n"
+            "def fails(answer, golds):\n    return 1 / 0\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        lab = make(by_member(YES, NO), reward="my_reward:length", train={"steps": 1})
+        first, second, *_ = lab.train().batches[1]
+        assert (first.rewards, second.rewards) == ([0.03], [0.02])
+        for name, message in (
+            ("words", "returned 'good' for the answer"),
+            ("fails", "failed on the answer .*division"),
+        ):
+            with pytest.raises(DataError, match=message):
+                make(by_member(YES, NO), reward=f"my_reward:{name}", train={"steps": 1}).train()
+
+    @pytest.mark.parametrize("rule", [*RULES, "ppo", "lamer"])
+    @pytest.mark.parametrize("script", [by_member(YES, YES), by_member(NO, NO), by_member(YES, NO)])
+    def test_every_rule_goes_through_a_step_of_any_group(self, make: Make, rule: str, script: Script) -> None:
+        lab = make(script, credit={"rule": rule}, train={"steps": 1})
+        for one in lab.train().batches[1]:
+            assert len(one.advantages) == len(one.episodes) == 1
+            assert all(math.isfinite(value) for value in one.advantages)
 
     def test_rewards_and_credit_leave_the_trajectories_as_they_were(self, make: Make) -> None:
         lab = make(by_member(YES, NO))

@@ -18,6 +18,7 @@ from mrsearch.core.credit import PPO
 from mrsearch.core.meta_episode import MetaEpisode
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Policy, Retriever
+from mrsearch.core.process import Process, Scorer, rule_scores
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.demonstrations import Demonstration, load_demonstrations
@@ -30,6 +31,7 @@ from mrsearch.engine.rollout import EmbeddedDriver, EmbeddedPolicy
 from mrsearch.engine.threads import choose_threads, usable_cores
 from mrsearch.errors import ConfigError, DataError
 from mrsearch.evaluate.run import evaluate
+from mrsearch.judge import TurnJudge
 from mrsearch.retrieval.bm25 import BM25Retriever, Words
 from mrsearch.retrieval.cache import CachedRetriever
 from mrsearch.retrieval.client import RemoteRetriever
@@ -40,6 +42,7 @@ from mrsearch.retrieval.kept import KeptRetriever
 from mrsearch.retrieval.patience import PatientRetriever
 from mrsearch.retrieval.rerank import RerankingRetriever
 from mrsearch.retrieval.web import WebRetriever
+from mrsearch.rollout.chat import ChatEndpoint
 from mrsearch.rollout.concurrent import ConcurrentDriver
 from mrsearch.rollout.condense import CondensingRetriever
 from mrsearch.rollout.driver import Driver, SimpleDriver
@@ -346,8 +349,22 @@ def training(config: Config, waiting: Waiting | None = None) -> Training:
         player_ = player(config, model, codec_, retriever(config.retrieval, waiting))
     else:
         player_ = player(config, model, codec_, retriever(config.retrieval, waiting))
-        stage = ReinforcementStage(config, questions(config.data.train, "data.train"), player_, learner)
+        asked = questions(config.data.train, "data.train")
+        stage = ReinforcementStage(config, asked, player_, learner, turn_scorer(config.process))
     return Training(stage, learner, Hooks(evaluate=validation(config, player_)))
+
+
+def turn_scorer(process: Process) -> Scorer | None:
+    """What scores turns, where the settings ask for scores."""
+    if process.kind == "rule":
+        return rule_scores
+    if process.kind != "judge":
+        return None
+    token = os.environ.get(process.token_env, "") if process.token_env else ""
+    chat = ChatEndpoint(
+        process.url, model=process.model, token=token, setting="process.url", model_setting="process.model"
+    )
+    return TurnJudge(chat)
 
 
 def validation(config: Config, player: Player) -> _Validation | None:

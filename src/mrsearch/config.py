@@ -21,9 +21,10 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from mrsearch.core.correction import Correction
-from mrsearch.core.credit import OUTCOME_RULES, PPO, RULES
+from mrsearch.core.credit import OUTCOME_RULES, PPO, RULES, TURN_RULES
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Sampling
+from mrsearch.core.process import Process
 from mrsearch.core.protocol import Prompts
 from mrsearch.core.rewards import REWARDS
 from mrsearch.core.shaping import Shaping
@@ -144,11 +145,13 @@ class CreditConfig:
     """Rewards to advantages."""
 
     rule: str = "mr_search"
-    """mr_search, rloo, grpo, dr_grpo, reinforce_pp, reinforce_pp_baseline, mt_grpo or ppo (docs/methods.md)."""
+    """mr_search, rloo, grpo, dr_grpo, reinforce_pp, reinforce_pp_baseline, mt_grpo, ppo, lamer or step_process."""
     outcome: Literal["each", "last"] = "each"
     """An episode is credited by its own reward, or all by the last one; for rules that know one reward of a sample."""
     gamma: float = 1.0
     """Discount over episodes; 0 credits an episode with its own reward alone."""
+    step_gamma: float = 1.0
+    """Discount over the turns of an episode, for lamer and step_process."""
     ragged: Literal["zero", "present"] = "zero"
     """Missing episodes count as reward 0, or leave the baseline (as the published code has it)."""
     cost: float = 0.0
@@ -325,6 +328,7 @@ class Config:
     reward: str = "em"
     """Score of an answer: em, f1, sub_em, or a function of your own as module:function."""
     shaping: Shaping = field(default_factory=Shaping)
+    process: Process = field(default_factory=Process)
     credit: CreditConfig = field(default_factory=CreditConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
@@ -506,8 +510,16 @@ def _check(config: Config) -> None:
     if config.reward not in REWARDS and ":" not in config.reward:
         known = ", ".join(sorted(REWARDS))
         raise ConfigError(f"reward is {config.reward!r}; known are {known}, and module:function of your own")
-    if config.credit.rule not in (*RULES, PPO):
-        raise ConfigError(f"credit.rule is {config.credit.rule!r}; known are {', '.join(sorted((*RULES, PPO)))}")
+    rules = (*RULES, PPO, *TURN_RULES)
+    if config.credit.rule not in rules:
+        raise ConfigError(f"credit.rule is {config.credit.rule!r}; known are {', '.join(sorted(rules))}")
+    if (config.process.kind != "none") != (config.credit.rule == "step_process"):
+        raise ConfigError(
+            f"credit.rule is {config.credit.rule} and process.kind {config.process.kind}; step_process is the rule "
+            "that takes rewards of turns, and needs a kind of them"
+        )
+    if config.credit.step_gamma != 1 and config.credit.rule not in TURN_RULES:
+        raise ConfigError(f"credit.step_gamma is for credit.rule={' and '.join(TURN_RULES)}, which credit turns")
     if config.credit.rule == PPO and config.credit.no_signal != "keep":
         raise ConfigError(
             "credit.no_signal is for rules that compare within a group; the critic learns from all of them"
@@ -576,7 +588,8 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "retrieval": {"title_weight": _ANY, "rerank_depth": _POSITIVE, "cache": _ANY, "deadline_s": (0.001, math.inf)},
     "sampling": {"temperature": _ANY, "top_p": _SHARE, "top_k": _ANY},
-    "credit": {"gamma": _SHARE, "cost": _ANY},
+    "credit": {"gamma": _SHARE, "step_gamma": _SHARE, "cost": _ANY},
+    "process": {"weight": _ANY, "mu": _ANY},
     "shaping": {"format": _SHARE, "retrieval": _SHARE, "floor": _SHARE, "repetition": _ANY, "improvement": _ANY},
     "loss": {
         "clip_low": _SHARE,

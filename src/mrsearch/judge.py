@@ -1,4 +1,4 @@
-"""A language model as judge of answers, for beside exact match: what it may see, what counts as its verdict."""
+"""A language model as judge, of answers beside exact match and of turns: what it sees, what counts as its verdict."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from mrsearch.core.process import TurnScores
+from mrsearch.core.types import Trajectory, Turn
 from mrsearch.runs import whole_lines
 
 PROMPT = """\
@@ -23,6 +25,18 @@ Answer to grade: {answer}
 
 End with a line of one word: CORRECT or INCORRECT."""
 """What the judge is asked. The answer is what a policy wrote, and may say anything."""
+
+TURN_PROMPT = """\
+You are judging one turn of an agent that answers a question by searching. First name the principles by which a good \
+turn at this place is told from a bad one: whether it takes the right facts from what was found, whether its query is \
+likely to bring what is missing, whether it was right to search or to answer now. Then judge turn {number}, and no \
+other, by each of them.
+
+Question: {question}
+{turns}
+
+End with a line "SCORE: n", n from 0 (useless or harmful) to 10 (as good as can be)."""
+"""What the judge of turns is asked. Turns and passages may say anything."""
 
 AT_ONCE = 64
 """Answers that are judged before their verdicts are kept."""
@@ -48,39 +62,34 @@ class Case(NamedTuple):
     answer: str | None
 
 
-class Judge:
-    """Gives verdicts, each asked for once; with a file they outlast a kill and serve later evaluations."""
+class CachedChat:
+    """A chat model that is asked each thing once; with a file what it said outlasts a kill and serves later calls."""
 
     def __init__(self, chat: Chat, kept: Path | None = None) -> None:
+        self.model = chat.model
         self._chat = chat
         self._kept = kept
-        self._verdicts: dict[str, bool | None] = {}
+        self._said: dict[str, str | None] = {}
         for line in whole_lines(kept) if kept else ():
-            self._verdicts |= json.loads(line)
+            self._said |= json.loads(line)
 
-    def verdicts(
-        self, cases: Sequence[Case], progress: Callable[[int, int], None] = lambda done, of: None
-    ) -> list[bool | None]:
-        """Whether each answer is right; None where the judge came to no verdict.
-
-        A blank answer is wrong and is not shown. A verdict is the last line of what
-        the judge says, and nothing else is.
-        """
-        asked = {self._key(case): case for case in cases if said_something(case)}
-        missing = [key for key in asked if key not in self._verdicts]
+    def ask(
+        self, messages: Sequence[str], progress: Callable[[int, int], None] = lambda done, of: None
+    ) -> list[str | None]:
+        """The answer to each message, in order; None for one that was cut short."""
+        keys = [self._key(text) for text in messages]
+        missing = {key: text for key, text in zip(keys, messages, strict=True) if key not in self._said}
         for first in range(0, len(missing), AT_ONCE):
             progress(first, len(missing))
-            keys = missing[first : first + AT_ONCE]
-            said = self._chat.ask([message(asked[key]) for key in keys])
-            self._keep({key: verdict(text) for key, text in zip(keys, said, strict=True)})
-        return [self._verdicts[self._key(case)] if said_something(case) else False for case in cases]
+            some = dict(list(missing.items())[first : first + AT_ONCE])
+            self._keep(dict(zip(some, self._chat.ask(list(some.values())), strict=True)))
+        return [self._said[key] for key in keys]
 
-    def _key(self, case: Case) -> str:
-        told = json.dumps([self._chat.model, PROMPT, case], ensure_ascii=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:32]
+    def _key(self, text: str) -> str:
+        return hashlib.sha256(json.dumps([self.model, text]).encode()).hexdigest()[:32]
 
-    def _keep(self, found: dict[str, bool | None]) -> None:
-        self._verdicts |= found
+    def _keep(self, found: dict[str, str | None]) -> None:
+        self._said |= found
         if self._kept is None:
             return
         whole = "".join(f"{line}\n" for line in whole_lines(self._kept))
@@ -90,6 +99,48 @@ class Judge:
             file.write(json.dumps(found) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+class Judge:
+    """Gives verdicts on answers; with a file each is asked for once over all evaluations."""
+
+    def __init__(self, chat: Chat, kept: Path | None = None) -> None:
+        self._chat = CachedChat(chat, kept)
+
+    def verdicts(
+        self, cases: Sequence[Case], progress: Callable[[int, int], None] = lambda done, of: None
+    ) -> list[bool | None]:
+        """Whether each answer is right; None where the judge came to no verdict.
+
+        A blank answer is wrong and is not shown. A verdict is the last line of what
+        the judge says, and nothing else is.
+        """
+        said = iter(self._chat.ask([message(case) for case in cases if said_something(case)], progress))
+        return [verdict(next(said)) if said_something(case) else False for case in cases]
+
+
+class TurnJudge:
+    """Scores turns between 0 and 1 against principles that the judge finds for each (PPRM, arXiv 2509.25598)."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = CachedChat(chat)
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> list[TurnScores]:
+        """A score for each turn but the last of each episode, which its answer's reward judges; None without one."""
+        asked = [
+            turn_message(one.question.question, episode.turns[: place + 1])
+            for one in trajectories
+            for episode in one.episodes
+            for place in range(len(episode.turns) - 1)
+        ]
+        said = iter(self._chat.ask(asked))
+        return [
+            [
+                [score(next(said)) if place + 1 < len(episode.turns) else None for place in range(len(episode.turns))]
+                for episode in one.episodes
+            ]
+            for one in trajectories
+        ]
 
 
 def said_something(case: Case) -> bool:
@@ -113,3 +164,29 @@ def verdict(said: str | None) -> bool | None:
     lines = _THOUGHT.sub("", said or "").strip().splitlines()
     word = re.sub(r"\W", "", lines[-1]).lower() if lines else ""
     return {"correct": True, "incorrect": False}.get(word)
+
+
+def turn_message(question: str, turns: Sequence[Turn]) -> str:
+    """What the judge is told of a turn: the question, the turns before it and itself, each text as JSON on a line."""
+    lines = []
+    for number, turn in enumerate(turns, start=1):
+        lines.append(f"Turn {number}: {json.dumps(turn.text, ensure_ascii=False)}")
+        found = [f"{passage.title}: {passage.text}" for passage in turn.passages or ()]
+        lines.append(f"Found by turn {number}: {json.dumps(found, ensure_ascii=False)}")
+    return TURN_PROMPT.format(
+        question=json.dumps(question, ensure_ascii=False), turns="\n".join(lines), number=len(turns)
+    )
+
+
+def score(said: str | None) -> float | None:
+    """The score on a judge's last line, between 0 and 1; None where there is none.
+
+    >>> [score(said) for said in ("Good.\nSCORE: 7", "score: 2.5/10", "SCORE: 11", "7", None)]
+    [0.7, 0.25, None, None, None]
+    """
+    lines = _THOUGHT.sub("", said or "").strip().splitlines()
+    found = (
+        re.fullmatch(r"\W*score[\s:*]*(\d+(?:\.\d+)?)(?:\s*/\s*10)?\W*", lines[-1], re.IGNORECASE) if lines else None
+    )
+    value = float(found.group(1)) / 10 if found else 2.0
+    return value if value <= 1 else None

@@ -17,11 +17,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from mrsearch.config import Config, CreditConfig
-from mrsearch.core.credit import PPO, RULES, rewards_alone, signal
+from mrsearch.core.credit import PPO, RULES, TURN_RULES, rewards_alone, signal
 from mrsearch.core.plan import Plan
 from mrsearch.core.ports import Batch, Learner
+from mrsearch.core.process import Process, Scorer, gain_rewards, renormalized
 from mrsearch.core.rewards import REWARDS, Reward
 from mrsearch.core.shaping import Shaping, shaped_rewards
+from mrsearch.core.turn_credit import turn_credit
 from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.order import DataOrder
 from mrsearch.errors import DataError, Interrupted, Outage
@@ -73,7 +75,7 @@ class Rollout:
     def take_in(self, credited: Sequence[Trajectory], stats: PlayStats, config: Config) -> int:
         """Add groups with their advantages; returns how many of them had no signal."""
         has_signal = signal(
-            np.array([_row(trajectory.advantages, config.plan.episodes) for trajectory in credited]), _groups(credited)
+            np.array([_row(_strength(trajectory), config.plan.episodes) for trajectory in credited]), _groups(credited)
         )
         missing = len({t.group for t, has in zip(credited, has_signal, strict=True) if not has})
         self.played += credited
@@ -91,8 +93,17 @@ class Rollout:
 class ReinforcementStage:
     """Roll out groups, credit their episodes, train on them."""
 
-    def __init__(self, config: Config, questions: Sequence[Question], player: Player, learner: Learner) -> None:
+    def __init__(
+        self,
+        config: Config,
+        questions: Sequence[Question],
+        player: Player,
+        learner: Learner,
+        scorer: Scorer | None = None,
+    ) -> None:
+        """`scorer` scores turns, where `process.kind` asks for scores."""
         self._config = config
+        self._scorer = scorer
         self._order = DataOrder(questions, seed=config.seed)
         self._player = player
         self._learner = learner
@@ -135,9 +146,9 @@ class ReinforcementStage:
                 seed=(config.seed, step),
                 first_group=len(set(_groups(rollout.played))),
             )
-            credited = assign_credit(
-                assign_rewards(trajectories, self._reward, config.shaping), config.credit, config.plan
-            )
+            rewarded = assign_rewards(trajectories, self._reward, config.shaping)
+            turns = turn_rewards(rewarded, config.process, self._scorer)
+            credited = assign_credit(rewarded, config.credit, config.plan, turns)
             missing = rollout.take_in(credited, stats, config)
             if not missing:
                 break
@@ -290,24 +301,53 @@ def assign_rewards(
     return [replace(trajectory, rewards=shaped_rewards(trajectory, reward, shaping)) for trajectory in trajectories]
 
 
-def assign_credit(trajectories: Sequence[Trajectory], config: CreditConfig, plan: Plan) -> list[Trajectory]:
+def turn_rewards(
+    trajectories: Sequence[Trajectory], process: Process, scorer: Scorer | None
+) -> list[list[list[float]]]:
+    """The reward of each turn beyond that of its episode's answer; 0 where there is none."""
+    if process.kind == "none":
+        return [[[0.0] * len(episode.turns) for episode in one.episodes] for one in trajectories]
+    if process.kind == "gain":
+        found = [gain_rewards(one) for one in trajectories]
+    else:
+        assert scorer is not None, "scores need something that gives them"
+        scores = scorer(trajectories)
+        found = [renormalized(of, one.rewards, process.mu) for of, one in zip(scores, trajectories, strict=True)]
+    return [[[process.weight * value for value in turns] for turns in episodes] for episodes in found]
+
+
+def assign_credit(
+    trajectories: Sequence[Trajectory],
+    config: CreditConfig,
+    plan: Plan,
+    turns: Sequence[Sequence[Sequence[float]]] = (),
+) -> list[Trajectory]:
     """Turn the rewards of all groups into advantages, by the configured rule.
 
     For PPO these are the rewards themselves, after cost and mask: the learner's critic makes advantages of them.
     """
     rewards = np.array([_row(trajectory.rewards, plan.episodes) for trajectory in trajectories])
+    settings: dict[str, Any] = {
+        "groups": _groups(trajectories),
+        "lengths": np.array([len(trajectory.episodes) for trajectory in trajectories]),
+        "ended": [trajectory.finish_reason for trajectory in trajectories],
+        "gamma": config.gamma,
+        "mask": np.array(plan.credit_mask),
+        "ragged": config.ragged,
+        "cost": config.cost,
+    }
+    if config.rule in TURN_RULES:
+        by_turn = turn_credit(rewards, turns, step_gamma=config.step_gamma, **settings)
+        return [
+            replace(one, advantages=[(values or [0.0])[0] for values in found], turn_advantages=found)
+            for one, found in zip(trajectories, by_turn, strict=True)
+        ]
     rule = rewards_alone if config.rule == PPO else RULES[config.rule]
     advantages = rule(
         rewards,
-        groups=_groups(trajectories),
-        lengths=np.array([len(trajectory.episodes) for trajectory in trajectories]),
-        ended=[trajectory.finish_reason for trajectory in trajectories],
-        gamma=config.gamma,
-        mask=np.array(plan.credit_mask),
-        ragged=config.ragged,
-        cost=config.cost,
         outcome=config.outcome,
         tokens=np.array([_row(_tokens(trajectory), plan.episodes) for trajectory in trajectories]),
+        **settings,
     )
     return [
         replace(trajectory, advantages=row[: len(trajectory.episodes)].tolist())
@@ -319,6 +359,13 @@ def mean_rewards(trajectories: Sequence[Trajectory], episodes: int) -> dict[str,
     """Mean reward of each episode index; a missing episode counts as 0."""
     rewards = np.array([_row(trajectory.rewards, episodes) for trajectory in trajectories])
     return {f"reward/{n + 1}": float(rewards[:, n].mean()) for n in range(episodes)}
+
+
+def _strength(trajectory: Trajectory) -> list[float]:
+    """The advantage of each episode, or the largest of its turns, so that none but all of 0 looks like 0."""
+    if not trajectory.turn_advantages:
+        return trajectory.advantages
+    return [max(map(abs, values), default=0.0) for values in trajectory.turn_advantages]
 
 
 def _tokens(trajectory: Trajectory) -> list[float]:

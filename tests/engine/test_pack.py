@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -189,3 +191,9 @@ def test_episodes_whose_advantage_is_not_negative_are_held():
 def test_without_a_member_nothing_is_held():
     rows = rows_of([trajectory(FULL, advantages=[-1.0, -1.0])])
     assert not preserving(rows, "token", 1.0)[0].preserve.any()
+
+
+def test_credit_by_turn_reaches_the_tokens_of_each_turn():
+    made = with_turns(trajectory(FULL, advantages=[0.5, -2.0]))
+    (row,) = rows_of([replace(made, turn_advantages=[[0.5, 0.25], [-2.0]])])
+    assert row.advantages.tolist() == [0.5, 0.5, 0.25, -2.0]

@@ -188,6 +188,9 @@ RULES: dict[str, CreditRule] = {
 PPO = "ppo"
 """In the place of a rule: a critic, which the learner has, makes advantages of tokens from the rewards of episodes."""
 
+TURN_RULES = ("lamer", "step_process")
+"""Rules that credit turns, of which `turn_credit` has the formula: with two discounts, and with rewards of turns."""
+
 OUTCOME_RULES = ("rloo", "grpo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline")
 """Rules that know one reward of a sample, and can therefore take the last one for all episodes."""
 

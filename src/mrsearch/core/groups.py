@@ -95,6 +95,11 @@ def leave_one_out(settled: Settled) -> FloatArray:
     return np.where(settled.counts & (members > 1), above - others, 0.0)
 
 
+def member_counts(settled: Settled) -> FloatArray:
+    """How many rows count in the group of each row, in each episode [B, N]."""
+    return _per_group(settled, settled.counts.astype(np.float64))
+
+
 def above_mean(settled: Settled) -> FloatArray:
     """Each reward less the mean of its group in the same episode, its own included; 0 where it does not count."""
     above, members = _above_least(settled)
@@ -150,7 +155,7 @@ def _above_least(settled: Settled) -> tuple[FloatArray, FloatArray]:
     least = np.full((settled.groups, settled.rewards.shape[1]), np.inf)
     np.minimum.at(least, settled.group, np.where(settled.counts, settled.rewards, np.inf))
     above = np.where(settled.counts, settled.rewards - least[settled.group], 0.0)
-    return above, _per_group(settled, settled.counts.astype(np.float64))
+    return above, member_counts(settled)
 
 
 def _per_group(settled: Settled, values: FloatArray) -> FloatArray:

@@ -157,6 +157,8 @@ class Trajectory:
     counters: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
+    turn_advantages: list[list[float]] = field(default_factory=list)
+    """By episode and turn, where credit goes by turn; `advantages` are then those of the first turns."""
     lookup: tuple[Passage, ...] | None = None
     """What the search for the question itself brought; None where the plan has none."""
 
@@ -173,6 +175,7 @@ class Trajectory:
             "episodes": [asdict(episode) for episode in self.episodes],
             "windows": [_fields(window) for window in self.windows],
             "counters": {name: count for name, count in self.counters.items() if count},
+            **({"turn_advantages": self.turn_advantages} if self.turn_advantages else {}),
             **({} if self.lookup is None else {"lookup": [asdict(passage) for passage in self.lookup]}),
         }
 
@@ -192,6 +195,7 @@ class Trajectory:
                 counters=Counter(record["counters"]),
                 rewards=list(record["rewards"]),
                 advantages=list(record["advantages"]),
+                turn_advantages=[list(turns) for turns in record.get("turn_advantages", ())],
                 lookup=_passages_from_record(record.get("lookup")),
             )
         except (KeyError, TypeError) as error:

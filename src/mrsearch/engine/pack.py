@@ -101,12 +101,13 @@ class MicroBatch:
 
 
 def rows_of(trajectories: Sequence[Trajectory]) -> list[Row]:
-    """All windows with trained tokens; each token gets the advantage of the episode in which it was sampled."""
+    """All windows with trained tokens; each token gets the advantage of its turn, or else of its episode."""
     rows = []
     for sample, trajectory in enumerate(trajectories):
         by_episode = np.zeros(max((episode.number for episode in trajectory.episodes), default=0) + 1)
         by_episode[1 : len(trajectory.advantages) + 1] = trajectory.advantages
         turns, answers = _turns(trajectory)
+        by_turn = np.array([value for episode in trajectory.turn_advantages for value in episode])
         for number, window in enumerate(trajectory.windows):
             positions = np.flatnonzero(window.loss_mask)
             if not len(positions):
@@ -117,7 +118,7 @@ def rows_of(trajectories: Sequence[Trajectory]) -> list[Row]:
                 Row(
                     ids=window.ids,
                     positions=positions,
-                    advantages=by_episode[episodes],
+                    advantages=by_turn[turns[number][positions]] if len(by_turn) else by_episode[episodes],
                     logprobs=logprobs,
                     episodes=episodes,
                     turns=turns[number][positions],
