@@ -157,10 +157,10 @@ class Trajectory:
     counters: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
-    turn_advantages: list[list[float]] = field(default_factory=list)
-    """By episode and turn, where credit goes by turn; `advantages` are then those of the first turns."""
     lookup: tuple[Passage, ...] | None = None
     """What the search for the question itself brought; None where the plan has none."""
+    turn_advantages: list[list[float]] = field(default_factory=list)
+    """By episode and turn, where credit goes by turn; `advantages` are then those of the first turns."""
 
     def to_record(self) -> dict[str, Any]:
         """The trajectory as JSON data, the form of one line in `trajectories/`; its lists are shared, not copied."""
