@@ -91,6 +91,7 @@ class Lab:
     script: Script = by_chance
     broken: Sequence[str] = ()
     learner: NumberLearner = field(default_factory=NumberLearner)
+    kind: type[NumberLearner] = NumberLearner
 
     def player(self) -> Player:
         def write_turn(request: Generate) -> Completion:
@@ -103,7 +104,7 @@ class Lab:
 
     def train(self, hooks: Hooks | None = None) -> NumberLearner:
         """As a new process does: nothing but the run folder is left of what was before."""
-        self.learner = NumberLearner()
+        self.learner = self.kind()
         train(self.run, self.config, self.stage(), self.learner, hooks)
         return self.learner
 
@@ -669,3 +670,90 @@ class TestAssignCredit:
         credited = assign_credit(rows, CreditConfig(cost=0.1, gamma=0.0), Plan(episodes=3))
         # both were right; the one that stopped was spared the cost of the third episode
         assert credited[0].advantages == pytest.approx([0.0, 0.0, -0.1])
+
+
+class CountingLearner(NumberLearner):
+    """Its weight counts the steps that it took, from 1."""
+
+    def step(self, batch: Batch) -> StepMetrics:
+        self.batches[batch.step] = list(batch.trajectories)
+        self.weight += 1
+        return StepMetrics({"weight": float(self.weight)})
+
+
+class TestWatch:
+    """A policy that from its weight 5 on sends one query again and again; validation likes it best at 3."""
+
+    @staticmethod
+    def script(request: Generate, text: str, weight: int) -> str:
+        searched = text.count("</information>")
+        if searched == 4:
+            return YES if request.window[1] == 0 else NO
+        return f"<search>{'q' if weight > 4 else searched}</search>"
+
+    @pytest.fixture
+    def lab(self, make: Make) -> Callable[..., Lab]:
+        def make_lab(action: str, **more: Any) -> Lab:
+            made = make(
+                self.script,
+                plan={"episodes": 1, "searches": 4},
+                train={"steps": 9},
+                eval={"every": 1},
+                checkpoint={"every": 1, "keep": 2},
+                watch={"action": action, "memory": 2, **more},
+            )
+            made.kind = CountingLearner
+            return made
+
+        return make_lab
+
+    def hooks(self, lab: Lab, **more: Any) -> Hooks:
+        return Hooks(evaluate=lambda: {"em/1": 0.9 if lab.learner.weight == 3 else 0.5}, **more)
+
+    @staticmethod
+    def column(lab: Lab, name: str) -> list[float]:
+        return [row[name] for row in lab.run.metrics()]
+
+    def test_a_warning_is_counted_and_stops_nothing(
+        self, lab: Callable[..., Lab], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        warned = lab("warn")
+        warned.train(self.hooks(warned))
+        assert self.column(warned, "repeated_queries") == [0.0] * 4 + [0.75] * 5
+        assert self.column(warned, "alarms") == [0.0] * 5 + [1.0] * 4
+        assert "step 6: repeated_queries is 0.75, above 0.7: the same is searched for again and again" in caplog.text
+
+    def test_off_looks_at_nothing(self, lab: Callable[..., Lab]) -> None:
+        off = lab("off")
+        off.train(self.hooks(off))
+        assert self.column(off, "alarms") == [0.0] * 9
+
+    def test_a_pause_saves_says_why_and_goes_on_when_resumed(self, lab: Callable[..., Lab]) -> None:
+        paused = lab("pause")
+        with pytest.raises(Interrupted, match=r"paused after step 6, which is saved: repeated_queries is .*--resume"):
+            paused.train(self.hooks(paused))
+        assert paused.run.checkpoint_steps()[-1] == len(paused.run.metrics()) == 6
+        # Whoever goes on has as many steps again before the next.
+        with pytest.raises(Interrupted, match="paused after step 8"):
+            paused.train(self.hooks(paused))
+
+    def test_it_goes_back_to_the_best_model_so_often_and_then_pauses(self, lab: Callable[..., Lab]) -> None:
+        back = lab("roll_back", roll_backs=1)
+        back.train(self.hooks(back))
+        # After step 6 the weight is that of step 2 again; step 9 is the first bad one of the new way.
+        assert self.column(back, "weight") == [2, 3, 4, 5, 6, 7, 4, 5, 6]
+        assert self.column(back, "alarms") == [0, 0, 0, 0, 0, 1, 0, 0, 0]
+        never = lab("roll_back", roll_backs=0)
+        with pytest.raises(Interrupted, match="paused after step 6"):
+            never.train(self.hooks(never))
+
+    @pytest.mark.parametrize("step", range(1, 10))
+    def test_a_run_that_is_killed_goes_back_as_one_that_was_not(self, lab: Callable[..., Lab], step: int) -> None:
+        whole = lab("roll_back")
+        whole.train(self.hooks(whole))
+        killed = lab("roll_back")
+        with pytest.raises(Crash):
+            killed.train(self.hooks(killed, on_step=crash_at(step).on_step))
+        killed.train(self.hooks(killed))
+        for name in ("weight", "alarms", "repeated_queries"):
+            assert self.column(killed, name) == self.column(whole, name)

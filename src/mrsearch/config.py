@@ -270,6 +270,18 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class WatchConfig:
+    """The watch on collapse, in reinforcement learning (docs/training.md)."""
+
+    action: Literal["off", "warn", "pause", "roll_back"] = "warn"
+    """On an alarm: nothing, a line, stop with all saved, or go back to the best checkpoint's model."""
+    memory: int = 5
+    """Steps in a row that a sign has to be bad; its reference is the mean of the first so many steps."""
+    roll_backs: int = 2
+    """After so many returns to the best checkpoint the next alarm pauses."""
+
+
+@dataclass(frozen=True)
 class WarmStartConfig:
     """How the mini model learns to read and to speak the protocol before RL."""
 
@@ -335,6 +347,7 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
@@ -614,6 +627,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     },
     "train": {"steps": _POSITIVE, "questions": _POSITIVE, "updates": _POSITIVE},
     "eval": {"every": _ANY, "limit": _ANY, "episodes": _ANY},
+    "watch": {"memory": _POSITIVE, "roll_backs": _ANY},
     "checkpoint": {"every": _POSITIVE, "keep": _POSITIVE},
     "world": {
         "entities": _ANY,

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from mrsearch.core.types import Question, Trajectory
 from mrsearch.data.order import DataOrder
 from mrsearch.errors import DataError, Interrupted, Outage
 from mrsearch.evaluate.scores import summarize
+from mrsearch.evaluate.signs import signs
+from mrsearch.evaluate.watch import Watch
 from mrsearch.functions import load_function
 from mrsearch.rollout.driver import PlayStats
 from mrsearch.rollout.play import Player
@@ -119,6 +121,7 @@ class ReinforcementStage:
         values = {
             **summarize(rollout.played, self._config.plan.episodes),
             **mean_rewards(rollout.played, self._config.plan.episodes),
+            **signs(rollout.played, self._config.prompts),
             "groups": float(len(set(_groups(rollout.played)))),
             "no_signal_share": rollout.without_signal / len(set(_groups(rollout.played))),
             "count/lone_groups": float(_lone_groups(rollout.played)),
@@ -201,10 +204,12 @@ class Hooks:
 def train(run: RunFolder, config: Config, stage: Stage, learner: Learner, hooks: Hooks | None = None) -> None:
     """Run the remaining steps, recording each; saves at checkpoints, at the best evaluation and at the end."""
     hooks = hooks or Hooks()
-    done, best, unvalidated = resume(run, stage, learner)
+    watch = Watch(config.watch) if config.watch.action != "off" and config.train.kind == "rl" else None
+    done, best, unvalidated = resume(run, stage, learner, watch)
 
     def save(step: int, position: dict[str, Any], unvalidated: Mapping[str, float] | None = None) -> None:
         state = {"stage": position, "best": best, "unvalidated": unvalidated}
+        state["watch"] = watch.state() if watch else None
         kept_for_score = best["step"] if best else None
         run.save_checkpoint(step, state, learner.save, keep=config.checkpoint.keep, best=kept_for_score)
 
@@ -236,21 +241,47 @@ def train(run: RunFolder, config: Config, stage: Stage, learner: Learner, hooks:
             is_best = best is None or score >= best["score"]
             if is_best:
                 best = {"step": step, "score": score}
+        alarms = watch.look(values) if watch else []
+        values["alarms"] = float(len(alarms))
         run.record(step, values)
         hooks.on_step(step, values)
         stopping = hooks.should_stop() and not last
-        if stopping or is_best or last or step % config.checkpoint.every == 0:
+        acted = watch is not None and alarms and _act(watch, alarms, step, run, learner)
+        if stopping or acted or is_best or last or step % config.checkpoint.every == 0:
             save(step, stage.state())
+        if acted == "pause" and not last:
+            raise Interrupted(
+                f"paused after step {step}, which is saved: {'; '.join(alarms)}. Look at its trajectories; "
+                f"mrsearch train --resume {run.path} goes on; watch.action in its config.yaml says what an alarm does"
+            )
         if stopping:
             raise Interrupted(
                 f"stopped after step {step}, which is saved; go on with: mrsearch train --resume {run.path}"
             )
 
 
+def _act(
+    watch: Watch, alarms: Sequence[str], step: int, run: RunFolder, learner: Learner
+) -> Literal["", "pause", "roll_back"]:
+    """Tell of alarms, and do what the settings say; what was done, which has to be saved."""
+    logger.warning("step %d: %s", step, "; ".join(alarms))
+    action = watch.config.action
+    if action not in ("pause", "roll_back"):
+        return ""
+    best = run.best_checkpoint()
+    watch.forget()  # whoever goes on after a pause wants to
+    if action == "pause" or best is None or watch.rolled_back >= watch.config.roll_backs:
+        return "pause"
+    learner.load(best.folder)
+    watch.rolled_back += 1
+    logger.warning("step %d: went back to the model of step %d, the best so far", step, best.step)
+    return "roll_back"
+
+
 def resume(
-    run: RunFolder, stage: Stage, learner: Learner
+    run: RunFolder, stage: Stage, learner: Learner, watch: Watch | None = None
 ) -> tuple[int, dict[str, Any] | None, dict[str, float] | None]:
-    """Put stage and learner where the last checkpoint left them.
+    """Put stage, learner and watch where the last checkpoint left them.
 
     Returns its step, the best so far, and the step's metrics where an outage
     came before its validation.
@@ -261,6 +292,8 @@ def resume(
         return 0, None, None
     learner.load(checkpoint.folder)
     stage.restore(checkpoint.state["stage"])
+    if watch is not None and checkpoint.state.get("watch"):
+        watch.restore(checkpoint.state["watch"])
     return checkpoint.step, checkpoint.state["best"], checkpoint.state.get("unvalidated")
 
 

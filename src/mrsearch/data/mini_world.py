@@ -233,7 +233,7 @@ MINI_PROMPTS = Prompts(
     cot="question : {question}\n",
     rag="question : {question}\n",
     ircot="question : {question}\n",
-    ircot_invalid="\nnot an action .\n",
+    ircot_invalid="\n<information> not an action </information>\n",
     condense="question : {question}\n",
 )
 """What the environment says in the mini world, in its few words. A title opens its passage's text already."""
