@@ -121,6 +121,9 @@ class TestWrongValues:
             ("loss.mean=constant", r"a constant needs a length above 0"),
             ("loss.length=9", r"loss\.mean is tokens and loss\.length 9"),
             ("credit.outcome=last", r"MR-Search with the last reward alone is credit\.rule=rloo"),
+            ("process.kind=gain", r"step_process is the rule that takes rewards of turns"),
+            ("credit.rule=step_process", r"process\.kind none"),
+            ("credit.step_gamma=0.9", r"is for credit\.rule=lamer and step_process"),
             ("shaping.floor=0.1", r"need shaping\.rule=search_r1"),
             ("seed=-1", r"^seed is -1; it must be at least 0"),
             ("plan.episodes=0", r"^plan\.episodes is 0; it must be at least 1$"),
@@ -169,6 +172,31 @@ class TestWrongValues:
         config = load_config(overrides=[override])
         with pytest.raises(ConfigError, match=message):
             check_training(config)
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            (["loss.llds=0.2", "train.updates=1"], r"at the first update of a rollout no likelihood has fallen yet"),
+            (["watch.action=roll_back"], r"set data\.validation and eval\.every"),
+            (["watch.action=roll_back", "data.validation=x", "eval.every=0"], r"set data\.validation and eval\.every"),
+        ],
+    )
+    def test_what_would_do_nothing_is_refused_in_training(self, overrides: list[str], message: str) -> None:
+        config = load_config(overrides=overrides)
+        with pytest.raises(ConfigError, match=message):
+            check_training(config)
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            (["credit.rule=lamer", "credit.ragged=present"], "for which a missing episode is 0"),
+            (["credit.rule=step_process", "process.kind=rule", "plan.explore=1"], "choose one"),
+            (["credit.rule=ppo", "credit.no_signal=drop"], "the critic learns from all of them"),
+        ],
+    )
+    def test_rules_and_what_does_not_go_with_them(self, overrides: list[str], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            load_config(overrides=overrides)
 
     def test_the_defaults_can_be_trained_with(self) -> None:
         check_training(Config())

@@ -10,7 +10,7 @@ import pytest
 
 from completions_server import Endpoint, endpoint
 from mrsearch.core.types import Action, Episode, Passage, Question, Trajectory, Turn
-from mrsearch.errors import ConfigError, ModelError
+from mrsearch.errors import ConfigError, ModelError, Outage
 from mrsearch.judge import Case, Judge, TurnJudge, message, score, verdict
 from mrsearch.rollout.chat import ChatEndpoint
 
@@ -124,8 +124,9 @@ class TestTurns:
         chat = Scores()
         judge = TurnJudge(chat)
         assert judge([one, one]) == [[[0.1, 0.2, None], [None], []]] * 2
+        assert len(chat.asked) == 2  # equal turns are asked once in a call
         assert judge([one]) == [[[0.1, 0.2, None], [None], []]]
-        assert len(chat.asked) == 2  # what was asked once is known
+        assert len(chat.asked) == 4  # and not kept beyond it
         assert "judge turn 2, and no other" in chat.asked[1]
         lines = chat.asked[1].splitlines()
         assert 'Turn 2: "<search>b</search>"' in lines
@@ -155,6 +156,23 @@ class TestChatEndpoint:
         server.fault = lambda number: fault if server.bodies.count(server.bodies[-1]) == 1 else None
         with endpoint(server) as url:
             assert ChatEndpoint(url, deadline=10.0, pause=0.001, random=Random(0)).ask(["a", "b"]) == ["A", "B"]
+
+    def test_a_message_that_is_refused_has_no_answer_and_the_others_have(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server = self.serve()
+        server.fault = lambda number: 400 if server.bodies[-1]["messages"][0]["content"] == "b" else None
+        with endpoint(server) as url:
+            assert ChatEndpoint(url, deadline=10.0).ask(["a", "b", "c"]) == ["A", None, "C"]
+        assert "a message to the model that judges was refused" in caplog.text
+
+    def test_one_that_goes_away_stops_the_run_with_what_it_has(self) -> None:
+        server = self.serve(fault=lambda number: 503 if number else None)
+        with endpoint(server) as url:
+            chat = ChatEndpoint(url, deadline=0.5, pause=0.001)
+            assert chat.ask(["a"]) == ["A"]
+            with pytest.raises(Outage, match="the model that judges gives no answer"):
+                chat.ask(["b"])
 
     def test_errors_name_what_the_user_gave(self) -> None:
         with endpoint(self.serve(models=("one", "two"))) as url, pytest.raises(ConfigError, match="say which by --jm"):

@@ -197,10 +197,29 @@ class TestStep:
         lab = make(script, **settings, **by_turn)
         stage = ReinforcementStage(lab.config, QUESTIONS, lab.player(), lab.learner, scorer)
         first, second, *_ = stage.step(1).trajectories
+        assert stage.step(2).values["count/unscored_turns"] == 0
         # Scores .5 and 0 beside the outcome 1: turns 2 (.5 + 1 - 1) and 2 (0 + 1 - 1), then the answers' 1.
         assert (first.turn_advantages, second.turn_advantages) == ([[1.0, 0.0]], [[-1.0, -1.0]])
         assert (first.advantages, second.advantages) == ([1.0], [-1.0])
         assert Trajectory.from_record(first.to_record()) == first
+
+    def test_a_turn_without_a_score_is_counted_and_gets_nothing(self, make: Make) -> None:
+        def script(request: Generate, text: str, weight: int) -> str:
+            return "<search>q</search>" if "</information>" not in text else YES
+
+        lab = make(
+            script,
+            plan={"episodes": 1, "searches": 1},
+            train={"steps": 1},
+            credit={"rule": "step_process"},
+            process={"kind": "rule"},
+        )
+        stage = ReinforcementStage(
+            lab.config, QUESTIONS, lab.player(), lab.learner, lambda of: [[[None, None]]] * len(of)
+        )
+        outcome = stage.step(1)
+        assert outcome.values["count/unscored_turns"] == 4  # two questions, two members
+        assert all(one.turn_advantages == [[0.0, 0.0]] for one in outcome.trajectories)
 
     def test_a_signal_may_lie_in_a_later_turn_alone(self, make: Make) -> None:
         lab = make(train={"steps": 1})
@@ -746,6 +765,15 @@ class TestWatch:
         never = lab("roll_back", roll_backs=0)
         with pytest.raises(Interrupted, match="paused after step 6"):
             never.train(self.hooks(never))
+
+    def test_at_a_step_that_is_the_best_itself_it_pauses_and_keeps_it(self, lab: Callable[..., Lab]) -> None:
+        best = lab("roll_back")
+        with pytest.raises(Interrupted, match="paused after step 6"):
+            best.train(Hooks(evaluate=lambda: {"em/1": 0.1 * best.learner.weight}))
+        kept = best.run.best_checkpoint()
+        assert kept is not None
+        assert kept.step == 6
+        assert json.loads((kept.folder / "weight.json").read_text()) == 7
 
     @pytest.mark.parametrize("step", range(1, 10))
     def test_a_run_that_is_killed_goes_back_as_one_that_was_not(self, lab: Callable[..., Lab], step: int) -> None:

@@ -531,6 +531,12 @@ def _check(config: Config) -> None:
             f"credit.rule is {config.credit.rule} and process.kind {config.process.kind}; step_process is the rule "
             "that takes rewards of turns, and needs a kind of them"
         )
+    if config.credit.rule in TURN_RULES and config.credit.ragged != "zero":
+        raise ConfigError(f"credit.rule={config.credit.rule} compares whole returns, for which a missing episode is 0")
+    if config.process.kind in ("judge", "rule") and config.plan.explore:
+        raise ConfigError(
+            "plan.explore takes an episode's own reward, and process.kind sets turns off by it; choose one"
+        )
     if config.credit.step_gamma != 1 and config.credit.rule not in TURN_RULES:
         raise ConfigError(f"credit.step_gamma is for credit.rule={' and '.join(TURN_RULES)}, which credit turns")
     if config.credit.rule == PPO and config.credit.no_signal != "keep":
@@ -672,6 +678,12 @@ def check_training(config: Config) -> None:
         raise ConfigError(
             f"loss.llds is {config.loss.llds:g} with train.updates={config.train.updates}: at the first update of a "
             "rollout no likelihood has fallen yet, so that it would do nothing; take two updates or more"
+        )
+    validated = config.eval.every and (config.data.validation or config.world.entities)
+    if config.watch.action == "roll_back" and not validated:
+        raise ConfigError(
+            "watch.action=roll_back goes back to the best checkpoint, which validation finds; set data.validation and "
+            "eval.every"
         )
     if config.plan.stop_when_stable:
         raise ConfigError("plan.stop_when_stable is for inference; training plays every episode of the plan")

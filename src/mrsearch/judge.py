@@ -123,7 +123,7 @@ class TurnJudge:
     """Scores turns between 0 and 1 against principles that the judge finds for each (PPRM, arXiv 2509.25598)."""
 
     def __init__(self, chat: Chat) -> None:
-        self._chat = CachedChat(chat)
+        self._chat = chat
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> list[TurnScores]:
         """A score for each turn but the last of each episode, which its answer's reward judges; None without one."""
@@ -133,7 +133,8 @@ class TurnJudge:
             for episode in one.episodes
             for place in range(len(episode.turns) - 1)
         ]
-        said = iter(self._chat.ask(asked))
+        # Known for this call alone: the next one has other turns, and a run would keep all of them.
+        said = iter(CachedChat(self._chat).ask(asked))
         return [
             [
                 [score(next(said)) if place + 1 < len(episode.turns) else None for place in range(len(episode.turns))]

@@ -207,13 +207,17 @@ class RunFolder:
         steps = self.checkpoint_steps()
         return self._checkpoint(self._checkpoints / f"step-{steps[-1]:06d}") if steps else None
 
+    def checkpoint(self, step: int) -> Checkpoint:
+        """The checkpoint of a step that has one."""
+        return self._checkpoint(self._checkpoints / f"step-{step:06d}")
+
     def best_checkpoint(self) -> Checkpoint | None:
         """The checkpoint that validation chose, or the newest where nothing was validated."""
         last = self.last_checkpoint()
         best = last.state.get("best") if last else None
         if best is None:
             return last
-        return self._checkpoint(self._checkpoints / f"step-{best['step']:06d}")
+        return self.checkpoint(best["step"])
 
     def rewind(self, step: int) -> None:
         """Drop the records of later steps and what was left half written; the step's checkpoint is the newest."""

@@ -72,6 +72,7 @@ class Rollout:
     played: list[Trajectory] = field(default_factory=list)
     batch: list[Trajectory] = field(default_factory=list)
     without_signal: int = 0
+    unscored_turns: int = 0
     stats: PlayStats = field(default_factory=PlayStats)
 
     def take_in(self, credited: Sequence[Trajectory], stats: PlayStats, config: Config) -> int:
@@ -124,6 +125,7 @@ class ReinforcementStage:
             **signs(rollout.played, self._config.prompts),
             "groups": float(len(set(_groups(rollout.played)))),
             "no_signal_share": rollout.without_signal / len(set(_groups(rollout.played))),
+            "count/unscored_turns": float(rollout.unscored_turns),
             "count/lone_groups": float(_lone_groups(rollout.played)),
             **metrics.values,
             **{f"count/{name}": float(count) for name, count in rollout.stats.counters.items()},
@@ -150,7 +152,8 @@ class ReinforcementStage:
                 first_group=len(set(_groups(rollout.played))),
             )
             rewarded = assign_rewards(trajectories, self._reward, config.shaping)
-            turns = turn_rewards(rewarded, config.process, self._scorer)
+            turns, unscored = turn_rewards(rewarded, config.process, self._scorer)
+            rollout.unscored_turns += unscored
             credited = assign_credit(rewarded, config.credit, config.plan, turns)
             missing = rollout.take_in(credited, stats, config)
             if not missing:
@@ -246,7 +249,8 @@ def train(run: RunFolder, config: Config, stage: Stage, learner: Learner, hooks:
         run.record(step, values)
         hooks.on_step(step, values)
         stopping = hooks.should_stop() and not last
-        acted = watch is not None and alarms and _act(watch, alarms, step, run, learner)
+        older = None if is_best or best is None else run.checkpoint(best["step"])
+        acted = watch is not None and alarms and _act(watch, alarms, step, older, learner)
         if stopping or acted or is_best or last or step % config.checkpoint.every == 0:
             save(step, stage.state())
         if acted == "pause" and not last:
@@ -261,14 +265,16 @@ def train(run: RunFolder, config: Config, stage: Stage, learner: Learner, hooks:
 
 
 def _act(
-    watch: Watch, alarms: Sequence[str], step: int, run: RunFolder, learner: Learner
+    watch: Watch, alarms: Sequence[str], step: int, best: Checkpoint | None, learner: Learner
 ) -> Literal["", "pause", "roll_back"]:
-    """Tell of alarms, and do what the settings say; what was done, which has to be saved."""
+    """Tell of alarms, and do what the settings say; what was done, which has to be saved.
+
+    Without a better checkpoint to go back to (this step may be the best) it is a pause.
+    """
     logger.warning("step %d: %s", step, "; ".join(alarms))
     action = watch.config.action
     if action not in ("pause", "roll_back"):
         return ""
-    best = run.best_checkpoint()
     watch.forget()  # whoever goes on after a pause wants to
     if action == "pause" or best is None or watch.rolled_back >= watch.config.roll_backs:
         return "pause"
@@ -336,17 +342,19 @@ def assign_rewards(
 
 def turn_rewards(
     trajectories: Sequence[Trajectory], process: Process, scorer: Scorer | None
-) -> list[list[list[float]]]:
-    """The reward of each turn beyond that of its episode's answer; 0 where there is none."""
+) -> tuple[list[list[list[float]]], int]:
+    """The reward of each turn beyond that of its episode's answer, 0 where there is none; how many had no score."""
     if process.kind == "none":
-        return [[[0.0] * len(episode.turns) for episode in one.episodes] for one in trajectories]
+        return [[[0.0] * len(episode.turns) for episode in one.episodes] for one in trajectories], 0
+    unscored = 0
     if process.kind == "gain":
         found = [gain_rewards(one) for one in trajectories]
     else:
         assert scorer is not None, "scores need something that gives them"
         scores = scorer(trajectories)
+        unscored = sum(score is None for of in scores for turns in of for score in turns[:-1])
         found = [renormalized(of, one.rewards, process.mu) for of, one in zip(scores, trajectories, strict=True)]
-    return [[[process.weight * value for value in turns] for turns in episodes] for episodes in found]
+    return [[[process.weight * value for value in turns] for turns in episodes] for episodes in found], unscored
 
 
 def assign_credit(
@@ -366,7 +374,6 @@ def assign_credit(
         "ended": [trajectory.finish_reason for trajectory in trajectories],
         "gamma": config.gamma,
         "mask": np.array(plan.credit_mask),
-        "ragged": config.ragged,
         "cost": config.cost,
     }
     if config.rule in TURN_RULES:
@@ -378,6 +385,7 @@ def assign_credit(
     rule = rewards_alone if config.rule == PPO else RULES[config.rule]
     advantages = rule(
         rewards,
+        ragged=config.ragged,
         outcome=config.outcome,
         tokens=np.array([_row(_tokens(trajectory), plan.episodes) for trajectory in trajectories]),
         **settings,

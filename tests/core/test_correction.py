@@ -6,13 +6,20 @@ import math
 from typing import get_args
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrsearch.core.correction import Correction, importance_weights
+from mrsearch.core.correction import Correction, bounded_weights, unbounded_weights
 
 LOGS = [0.5, -0.2, 1.0]
+
+
+def importance_weights(
+    logs: npt.ArrayLike, units: npt.ArrayLike, correction: Correction, *, low: float, high: float
+) -> npt.NDArray[np.float64]:
+    return bounded_weights(unbounded_weights(logs, units, correction), correction, low=low, high=high)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +56,12 @@ def test_weights_are_finite_and_bounded(tokens: list[tuple[float, int]], correct
     assert weights.shape == (len(tokens),)
     assert ((weights >= 0) & (weights <= 2)).all()
     assert correction != "token_mis" or ((weights == 0) | (weights >= 0.5)).all()
+
+
+def test_a_product_within_its_bounds_is_not_bounded() -> None:
+    free = unbounded_weights([0.002] * 50, [1] * 50, "episode_tis")
+    assert free.tolist() == pytest.approx([math.exp(0.1)] * 50)
+    assert (bounded_weights(free, "episode_tis", low=0.5, high=2.0) == free).all()
 
 
 @given(st.integers(1, 9), st.sampled_from(get_args(Correction)))

@@ -134,6 +134,10 @@ class TestMask:
         masked = rule(R1, mask=[0, 1, 1])
         assert_equal(masked, rule(R1) * [0, 1, 1])
 
+    @pytest.mark.parametrize("rule", [rloo, grpo, dr_grpo, reinforce_pp, reinforce_pp_baseline])
+    def test_the_last_reward_is_of_no_exploration_whoever_gets_it(self, rule: CreditRule) -> None:
+        assert_equal(rule(R1, outcome="last", mask=[0, 1, 1]), rule(R1, outcome="last"))
+
     def test_the_outcome_still_reaches_it_in_mt_grpo(self) -> None:
         assert_equal(mt_grpo(R1, mask=[0, 1, 1])[:, 0], mt_grpo(R1)[:, 2])
 

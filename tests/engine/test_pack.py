@@ -197,3 +197,10 @@ def test_credit_by_turn_reaches_the_tokens_of_each_turn():
     made = with_turns(trajectory(FULL, advantages=[0.5, -2.0]))
     (row,) = rows_of([replace(made, turn_advantages=[[0.5, 0.25], [-2.0]])])
     assert row.advantages.tolist() == [0.5, 0.5, 0.25, -2.0]
+
+
+def test_what_rounding_makes_of_nothing_is_held_and_a_turn_that_did_worse_is_not():
+    made = with_turns(trajectory(FULL, advantages=[0.5, -1e-17]))
+    (row,) = preserving(rows_of([replace(made, turn_advantages=[[0.5, -2.0], [-1e-17]])]), "action", 1.0)
+    # Two members: the first turn's two tokens, and the last episode's one.
+    assert row.preserve.tolist() == pytest.approx([1 / 4, 1 / 4, 0.0, 1 / 2])

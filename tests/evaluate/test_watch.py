@@ -75,6 +75,13 @@ class TestWatch:
         watch = Watch(WatchConfig(memory=1))
         assert alarms(watch, "rewarded_logprob", -0.5, -1.4, -1.6) == [0, 0, 1]
 
+    def test_steps_that_trained_nothing_have_no_gradient_to_compare_with(self) -> None:
+        watch = Watch(WatchConfig(memory=2))
+        for _ in range(4):
+            assert watch.look({"grad_norm": 0.0, "updates": 0.0}) == []
+        steps = [watch.look({"grad_norm": norm, "updates": 1.0}) for norm in (0.3, 0.3, 0.4, 2.9, 3.1, 3.1)]
+        assert [len(alarm) for alarm in steps] == [0, 0, 0, 0, 0, 1]
+
     def test_an_alarm_says_what_and_why(self) -> None:
         (said,) = Watch(WatchConfig(memory=1)).look({"copied_answers": 0.5})
         assert said == "copied_answers is 0.5, above 0.2: the example of the prompt is given as the answer"

@@ -98,9 +98,11 @@ def _rule(formula: Formula) -> CreditRule:
         if outcome not in get_args(Outcome):
             raise ConfigError(f"outcome is {outcome!r}; choose one of: {', '.join(get_args(Outcome))}")
         shape = settled.rewards.shape
-        terms = Terms(gamma, episode_mask(mask, shape[1]), outcome, _token_counts(tokens, shape))
+        m = episode_mask(mask, shape[1])
         if outcome == "last":
-            settled = last_rewards(settled)
+            # The reward is that of the last episode, which is no exploration, whichever episode gets it.
+            settled, m = last_rewards(settled), np.ones_like(m)
+        terms = Terms(gamma, m, outcome, _token_counts(tokens, shape))
         return np.where(settled.played, formula(settled, terms), 0.0)
 
     rule.__name__ = rule.__qualname__ = formula.__name__.removeprefix("_")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrsearch.core.credit import discounted_sum, episode_mask
-from mrsearch.core.groups import Groups, Ragged, leave_one_out, member_counts, settle
+from mrsearch.core.groups import Groups, leave_one_out, member_counts, settle
 from mrsearch.core.types import MetaEnd
 from mrsearch.errors import DataError
 
@@ -27,7 +27,6 @@ def turn_credit(
     gamma: float = 1.0,
     step_gamma: float = 1.0,
     mask: npt.ArrayLike | None = None,
-    ragged: Ragged = "zero",
     cost: float = 0.0,
 ) -> list[list[list[float]]]:
     """Advantage of every turn: [B, N] rewards of episodes and rewards of their turns to values of the turns' shape.
@@ -37,13 +36,13 @@ def turn_credit(
 
     The two discounts are LaMer's (arXiv 2512.16848, in the form of its paper). The
     baseline is the peers' return at the first turn of the same episode, which no
-    turn of this one has a part in. With step_gamma 1 and no rewards of turns this
-    is MR-Search's rule.
+    turn of this one has a part in. Missing episodes count as 0. With step_gamma 1 and no
+    rewards of turns this is MR-Search's rule.
 
     >>> turn_credit([[0, 1], [0, 0]], [[[0], [0, 0]], [[0], [0]]], gamma=0.6, step_gamma=0.95)[0]
     [[0.57], [0.95, 1.0]]
     """
-    settled = settle(rewards, groups=groups, lengths=lengths, ended=ended, ragged=ragged, cost=cost)
+    settled = settle(rewards, groups=groups, lengths=lengths, ended=ended, cost=cost)
     rows, episodes = settled.rewards.shape
     if len(turns) != rows:
         raise DataError(f"rewards of turns for {len(turns)} meta-episodes, of which there are {rows}")

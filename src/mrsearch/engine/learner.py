@@ -14,7 +14,7 @@ import torch
 
 from mrsearch.codec import HFCodec
 from mrsearch.config import LossConfig, OptimizerConfig
-from mrsearch.core.correction import importance_weights
+from mrsearch.core.correction import bounded_weights, unbounded_weights
 from mrsearch.core.ports import Batch, StepMetrics
 from mrsearch.engine.critic import Critic, explained_variance
 from mrsearch.engine.loss import (
@@ -155,15 +155,11 @@ class EmbeddedLearner:
                 every = self._logprobs(self._model, states, micro).cpu().double().numpy()
             ends = np.cumsum([len(row.positions) for row in batch])
             for row, old in zip(batch, np.split(every, ends[:-1]), strict=True):
-                weights = importance_weights(
-                    old - row.logprobs,
-                    row.episodes,
-                    self._loss.correction,
-                    low=self._loss.correction_low,
-                    high=self._loss.correction_high,
-                )
-                if self._loss.correction != "none":
-                    tally.add_weights(old - row.logprobs, weights)
+                loss = self._loss
+                free = unbounded_weights(old - row.logprobs, row.episodes, loss.correction)
+                weights = bounded_weights(free, loss.correction, low=loss.correction_low, high=loss.correction_high)
+                if loss.correction != "none":
+                    tally.add_weights(free, weights)
                 corrected[id(row)] = replace(row, old=old, weights=weights)
         return [corrected[id(row)] for row in rows]
 
@@ -281,9 +277,9 @@ class _Tally:
         """Take in the penalty on falling likelihood of one chunk of tokens."""
         self._fall = (self._fall or 0.0) + float(fall.sum())
 
-    def add_weights(self, log_ratios: np.ndarray, weights: np.ndarray) -> None:
+    def add_weights(self, free: np.ndarray, weights: np.ndarray) -> None:
         """Take in the importance weights of one row: their sum, and how many were bounded."""
-        self._weights += (len(weights), weights.sum(), (~np.isclose(weights, np.exp(log_ratios))).sum())
+        self._weights += (len(weights), weights.sum(), (weights != free).sum())
 
     @torch.no_grad()
     def add_loss(self, tokens: Tokens, loss: torch.Tensor) -> None:
@@ -298,8 +294,9 @@ class _Tally:
         self._has_ratios = True
         difference = tokens.logprobs - tokens.sampled
         ratio = difference.exp()
-        clipped = ((tokens.advantages > 0) & (ratio > 1 + config.clip_high)) | (
-            (tokens.advantages < 0) & (ratio < 1 - config.clip_low)
+        held = ratio if tokens.old is None else (tokens.logprobs - tokens.old).exp()  # as the loss has it
+        clipped = ((tokens.advantages > 0) & (held > 1 + config.clip_high)) | (
+            (tokens.advantages < 0) & (held < 1 - config.clip_low)
         )
         self._sums[1] += float(ratio.sum())
         self._sums[2] += float(clipped.sum())

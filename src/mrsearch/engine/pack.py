@@ -15,6 +15,9 @@ import torch
 
 from mrsearch.core.types import Trajectory
 
+NOTHING = 1e-12
+"""An advantage within so much of 0 is 0: terms that cancel leave about 1e-16 behind."""
+
 FILL = 0
 """The id that stands where a row is shorter than its batch: any will do, since nothing can see it."""
 
@@ -169,15 +172,16 @@ def scaled(rows: Sequence[Row], mean: Literal["tokens", "sequences", "constant"]
 
 
 def preserving(rows: Sequence[Row], gate: Literal["action", "token", "response"], answer: float) -> list[Row]:
-    """The rows with the weights of LLDS (arXiv 2512.04220) for tokens of episodes whose advantage is not negative.
+    """The rows with the weights of LLDS (arXiv 2512.04220) for tokens whose advantage is not negative.
 
-    Each such episode is a member of the preserving set, over which and over whose own
-    tokens the mean is taken; with `gate` "token" the mean is over all tokens of the set. Tokens
+    Each episode that has some is a member of the preserving set, over which and over whose
+    such tokens the mean is taken; with `gate` "token" the mean is over all of them. Tokens
     of turns that answer have the weight `answer`.
     """
-    members = [
-        [(episode, row.episodes == episode) for episode in np.unique(row.episodes[row.advantages >= 0])] for row in rows
-    ]
+    members = []
+    for row in rows:
+        kept_up = row.advantages >= -NOTHING
+        members.append([(n, kept_up & (row.episodes == n)) for n in np.unique(row.episodes[kept_up])])
     count = sum(len(found) for found in members)
     total = sum(int(which.sum()) for found in members for _, which in found)
     kept = []

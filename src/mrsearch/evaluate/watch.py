@@ -56,6 +56,8 @@ class Watch:
     def look(self, values: Mapping[str, float]) -> list[str]:
         """Take in the metrics of a step; gives what is alarming, in words."""
         alarms = []
+        if values.get("updates") == 0:  # nothing was trained, so that there was no gradient
+            values = {name: value for name, value in values.items() if name != "grad_norm"}
         metrics = {sign.metric for sign in SIGNS if sign.metric in values}
         references = {metric: self._reference(metric) for metric in metrics}
         for sign in SIGNS:

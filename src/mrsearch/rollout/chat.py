@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from mrsearch.errors import RetrieverError
-from mrsearch.rollout.endpoint import MODELS, call, only_model
+from mrsearch.errors import Outage, RetrieverDown, RetrieverError
+from mrsearch.rollout.endpoint import MODELS, only_model
 from mrsearch.transport import Ask, Transport, base_url, read_json
 
 CHAT = "/v1/chat/completions"
+
+_log = logging.getLogger(__name__)
 
 
 class ChatEndpoint:
@@ -48,11 +51,29 @@ class ChatEndpoint:
         self.model = model or only_model(self._transport, model_setting)
 
     def ask(self, messages: Sequence[str]) -> list[str | None]:
-        """The answer to each message, in order; they are sent at once. None for one that was cut at the token limit.
+        """The answer to each message, in order; they are sent at once.
 
-        `ModelError` when the endpoint does not answer in time, or will not take a request.
+        None for one that was cut at the token limit, and for a message that the
+        endpoint will not take (too long for its context, say), which is logged. `Outage` when it
+        does not answer in time.
         """
-        return call(self._transport, [Ask("POST", CHAT, _read, content=self._body(message)) for message in messages])
+        asks = [Ask("POST", CHAT, _read, content=self._body(message)) for message in messages]
+        try:
+            return self._transport.call(asks)
+        except RetrieverDown as error:
+            raise Outage(f"the model that judges gives no answer: {error}") from None
+        except RetrieverError:
+            return [self._alone(ask) for ask in asks]
+
+    def _alone(self, ask: Ask[str | None]) -> str | None:
+        try:
+            (said,) = self._transport.call([ask])
+        except RetrieverDown as error:
+            raise Outage(f"the model that judges gives no answer: {error}") from None
+        except RetrieverError as error:
+            _log.warning("a message to the model that judges was refused: %s", error)
+            return None
+        return said
 
     def close(self) -> None:
         """Close the connections; calls that are under way fail."""
